@@ -1,0 +1,77 @@
+"""`pdguard audit`: which gates stand open on which engine, how we know, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pdguard.cluster.model import Cluster
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("audit")(audit)
+
+
+def audit(
+    cluster: Annotated[
+        Path, typer.Argument(metavar="[CLUSTER]", help="Cluster file, or - for stdin.", show_default=True)
+    ] = Path("cluster.yaml"),
+    output_format: Annotated[
+        str, typer.Option("--format", "-f", metavar="table|json", help="How to print the report.")
+    ] = "table",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the report to FILE.")
+    ] = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option("--select", metavar="NAME", help="Only these checks: id, its beginning, gate or tag."),
+    ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option("--skip", metavar="NAME", help="Not these checks: id, its beginning, gate or tag."),
+    ] = None,
+    fail_on: Annotated[
+        str,
+        typer.Option(
+            "--fail-on", metavar="SEVERITY", help="Where findings begin to count for the exit code."
+        ),
+    ] = "low",
+    strict: Annotated[bool, typer.Option("--strict", help="Unknown counts as high.")] = False,
+    folders: Annotated[
+        list[Path] | None, typer.Option("--checks", metavar="DIR", help="A folder of checks of your own.")
+    ] = None,
+    width: Annotated[
+        int | None,
+        typer.Option("--width", min=60, max=400, help="Columns of the table (100, or the terminal)."),
+    ] = None,
+) -> None:
+    """Audit a cluster: read-only, over HTTP and through the nodes named in the cluster file."""
+    import datetime
+    import os
+
+    from pdguard.audit import run_audit
+    from pdguard.cli.run import catalogue, note, rendering, severity, write_result
+    from pdguard.policy.select import select_checks
+    from pdguard.report.summary import exit_code
+
+    threshold = severity(fail_on)
+    renderer = rendering(output_format, width, output)
+    checks = select_checks(catalogue(folders), select or (), skip or ())
+    described = _read(cluster)
+    result = run_audit(described, checks, os.environ, datetime.datetime.now(datetime.UTC), note)
+    write_result(renderer.render(result), output)
+    raise typer.Exit(exit_code(result.findings, threshold, strict))
+
+
+def _read(path: Path) -> Cluster:
+    from pdguard.cluster.loader import load_cluster, parse_cluster
+
+    if str(path) == "-":
+        import sys
+
+        return parse_cluster(sys.stdin.read(), "stdin")
+    return load_cluster(path)

@@ -1,0 +1,249 @@
+"""Runs all collectors over a cluster and derives what follows: from cluster.yaml to the facts policy sees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from pdguard.cluster.auth import resolve_key, resolve_path
+from pdguard.cluster.model import Cluster, Engine, Router
+from pdguard.cluster.model import Tls as TlsSettings
+from pdguard.errors import InputError, NothingCollected
+from pdguard.facts import process
+from pdguard.facts.cluster_facts import derive_cluster
+from pdguard.facts.derived import derive_engine
+from pdguard.facts.deriving import version_of
+from pdguard.facts.environment import ENV_FACTS
+from pdguard.facts.http import HttpResults, Tls, collect_http
+from pdguard.facts.interface import Collected, Grade, Subject
+from pdguard.facts.pairs import build_pairs
+from pdguard.facts.process import Found, NodeReading, collect_processes
+from pdguard.facts.router import derive_router
+from pdguard.transport.factory import open_transport
+from pdguard.transport.interface import Json
+
+POLICY_NUMBERS = ("t_hold_min", "t_hold_max", "extreme_context", "timeout_ratio", "min_holds")
+
+NO_NODE = "cluster.yaml names no node for it"
+
+
+@dataclass(slots=True)
+class _Readings:
+    """What the nodes told: leaders by node, followers by engine and node."""
+
+    nodes: dict[str, NodeReading] = field(default_factory=dict)
+    followers: dict[str, dict[str, Found | None]] = field(default_factory=dict)
+
+
+def collect(
+    cluster: Cluster, environ: Mapping[str, str], progress: Callable[[str], None] | None = None
+) -> Collected:
+    """Every fact about `cluster`, each known with its grade or missing with a reason.
+
+    Raises InputError for a key or certificate that cannot be read, NothingCollected where not one engine,
+    router or node gave anything.
+    """
+    keys = _keys(cluster, environ)
+    tls = _tls(cluster)
+    if progress is not None:
+        progress(_intention(cluster))
+    http, readings = asyncio.run(_read(cluster, keys, tls))
+    collected = _assemble(cluster, http, readings)
+    _refuse_nothing(collected, readings)
+    return collected
+
+
+def _intention(cluster: Cluster) -> str:
+    counts = ((cluster.engines, "engine"), (cluster.routers, "router"), (cluster.nodes, "node"))
+    parts = [f"{len(things):,} {word}{'s' * (len(things) != 1)}" for things, word in counts if things]
+    return f"reading {', '.join(parts)} (nothing is changed)"
+
+
+def _servers(cluster: Cluster) -> list[Engine | Router]:
+    return [*cluster.engines, *cluster.routers]
+
+
+def _keys(cluster: Cluster, environ: Mapping[str, str]) -> dict[str, str]:
+    keys = {}
+    for one in _servers(cluster):
+        key = resolve_key(cluster.auth_for(one), cluster.base_dir, environ)
+        if key is not None:
+            keys[one.name] = key.get_secret_value()
+    return keys
+
+
+def _tls(cluster: Cluster) -> dict[str, Tls]:
+    def absolute(name: str | None) -> str | None:
+        return None if name is None else str(resolve_path(name, cluster.base_dir))
+
+    made: dict[TlsSettings, Tls] = {}
+    by_name = {}
+    for one in _servers(cluster):
+        if one.tls is None:
+            continue
+        if one.tls not in made:
+            t = one.tls
+            made[t] = Tls(
+                absolute(t.ca_file), absolute(t.client_cert_file), absolute(t.client_key_file), t.insecure
+            )
+            _usable(made[t], one.name)
+        by_name[one.name] = made[one.tls]
+    return by_name
+
+
+def _usable(tls: Tls, name: str) -> None:
+    try:
+        tls.context()
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"the TLS files of {name} cannot be used",
+            expected="certificates and keys in PEM",
+            found=type(error).__name__,
+        ) from error
+
+
+async def _read(
+    cluster: Cluster, keys: Mapping[str, str], tls: Mapping[str, Tls]
+) -> tuple[HttpResults, _Readings]:
+    policy = cluster.policy
+    http = collect_http(
+        cluster.engines,
+        cluster.routers,
+        request_timeout=policy.request_timeout,
+        run_timeout=policy.run_timeout,
+        concurrency=policy.concurrency,
+        keys=keys,
+        tls=tls,
+    )
+    results, readings = await asyncio.gather(http, _read_nodes(cluster))
+    return results, readings
+
+
+async def _read_nodes(cluster: Cluster) -> _Readings:
+    """Leaders and routers first; followers need the leader's --dist-init-addr, so they come second."""
+    readings = _Readings()
+    first = {name: _request(cluster, name) for name in cluster.nodes}
+    readings.nodes = await _run(cluster, first)
+    second: dict[str, dict[str, list[Json]]] = {}
+    for engine in cluster.engines:
+        leader = _leader(readings, engine)
+        args = leader.engine.argv.args if leader and leader.engine else ()
+        for node in engine.followers:
+            address = _init_address(args)
+            item: Json = {"name": engine.name, "port": 0, "follower": True, "dist_init_addr": address}
+            second.setdefault(node, {"engines": [], "routers": []})["engines"].append(item)
+    for node, reading in (await _run(cluster, second)).items():
+        for name in (e.name for e in cluster.engines if node in e.followers):
+            found = None if reading.problem else reading.engines.get(name)
+            readings.followers.setdefault(name, {})[node] = found
+    return readings
+
+
+def _request(cluster: Cluster, node: str) -> dict[str, list[Json]]:
+    def items(things: Sequence[Engine | Router]) -> list[Json]:
+        return [_item(t) for t in things if t.node == node]
+
+    return {"engines": items(cluster.engines), "routers": items(cluster.routers)}
+
+
+def _item(one: Engine | Router) -> dict[str, Json]:
+    parts = urlsplit(one.url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return {"name": one.name, "port": port, "host": parts.hostname or ""}
+
+
+def _init_address(args: Sequence[str]) -> str:
+    for i, arg in enumerate(args):
+        name, equals, value = arg.partition("=")
+        if name.replace("_", "-") == "--dist-init-addr":
+            return value if equals else next(iter(args[i + 1 : i + 2]), "")
+    return ""
+
+
+async def _run(cluster: Cluster, requests: Mapping[str, dict[str, list[Json]]]) -> dict[str, NodeReading]:
+    limit = asyncio.Semaphore(min(16, cluster.policy.concurrency))
+    timeout = max(15.0, 3 * cluster.policy.request_timeout)
+
+    async def one(name: str) -> NodeReading:
+        async with limit:
+            transport = open_transport(cluster.nodes[name])
+            return await asyncio.to_thread(collect_processes, transport, requests[name], timeout)
+
+    names = list(requests)
+    readings = await asyncio.gather(*(one(n) for n in names))
+    return dict(zip(names, readings, strict=True))
+
+
+def _leader(readings: _Readings, engine: Engine) -> Found | None:
+    reading = readings.nodes.get(engine.node or "")
+    return None if reading is None else reading.engines.get(engine.name)
+
+
+def _assemble(cluster: Cluster, http: HttpResults, readings: _Readings) -> Collected:
+    for engine, subject in zip(cluster.engines, http.engines, strict=True):
+        _engine(engine, subject, readings)
+    for router, subject in zip(cluster.routers, http.routers, strict=True):
+        reading = readings.nodes.get(router.node or "")
+        if router.node is None:
+            for name in ("version", "built"):
+                subject.facts.miss(name, "neither cluster.yaml nor a node tells it")
+        else:
+            process.apply_router(subject.facts, reading.routers.get(router.name) if reading else None)
+        derive_router(subject.facts)
+    nodes = [Subject("node", name) for name in cluster.nodes]
+    for node in nodes:
+        process.apply_node(node.facts, readings.nodes[node.name], cluster.nodes[node.name].transport)
+    prefills = [e for e in http.engines if _role(e) == "prefill"]
+    decodes = [e for e in http.engines if _role(e) == "decode"]
+    behind = [(s, frozenset(r.engines or ())) for r, s in zip(cluster.routers, http.routers, strict=True)]
+    pairs = build_pairs(prefills, decodes, behind)
+    whole = Subject("cluster", cluster.cluster)
+    derive_cluster(whole, prefills, decodes, pairs, len(cluster.routers), cluster.prometheus is not None)
+    policy = {name: getattr(cluster.policy, name) for name in POLICY_NUMBERS}
+    return Collected(whole, http.engines, pairs, http.routers, nodes, policy)
+
+
+def _role(engine: Subject) -> str | None:
+    return engine.facts.text("role") or engine.facts.text("declared_role")
+
+
+def _engine(engine: Engine, subject: Subject, readings: _Readings) -> None:
+    facts = subject.facts
+    facts.add("declared_role", engine.role, Grade.CLAIMED, "cluster", f"engines {engine.name} role")
+    version = version_of(facts)
+    reading = readings.nodes.get(engine.node or "")
+    if reading is None:
+        for name in (*process.PROCESS_FACTS, "env_read", *ENV_FACTS):
+            facts.miss(name, NO_NODE)
+    elif reading.problem is not None:
+        process.apply_engine(facts, Found("unreadable", reading.problem.what), version)
+    else:
+        process.apply_engine(facts, reading.engines.get(engine.name), version)
+    if engine.followers:
+        leader, followers = _leader(readings, engine), readings.followers.get(engine.name, {})
+        process.apply_followers(facts, leader, followers, version)
+    derive_engine(facts)
+
+
+def _refuse_nothing(collected: Collected, readings: _Readings) -> None:
+    answered = any(s.facts.flag("reachable") for s in (*collected.engines, *collected.routers))
+    read = any(
+        f.engine or f.router
+        for r in readings.nodes.values()
+        for f in (*r.engines.values(), *r.routers.values())
+    )
+    if answered or read:
+        return
+    reasons: dict[str, int] = {}
+    for engine in collected.engines:
+        why = engine.facts.why_missing("version")
+        reason = why.reason if why else "no answer"
+        reasons[reason] = reasons.get(reason, 0) + 1
+    told = "; ".join(f"{reason} ({count} engines)" for reason, count in sorted(reasons.items())[:5])
+    raise NothingCollected(
+        "nothing could be collected: no engine, router or node gave an answer",
+        found=told,
+        todo="Check the URLs in the cluster file, and `auth:` if the engines want a key.",
+    )

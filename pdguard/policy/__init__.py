@@ -1,0 +1,1 @@
+"""Policy: loads checks, evaluates them over facts, applies waivers. Policy never collects."""

@@ -1,0 +1,1 @@
+"""Ways to run the node script on a node."""
