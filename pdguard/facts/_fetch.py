@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
@@ -23,6 +24,7 @@ import httpx
 Transport = httpx.AsyncBaseTransport
 MIB = 1024 * 1024
 MAX_PIECES = 50_000
+IDLE_A_POOL = 2
 BOOTSTRAP_ROUTE = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
 
 LIMITS: dict[str, int] = {
@@ -93,9 +95,10 @@ class Fetcher:
 
     def __init__(self, *, timeout: float, connections: int, transport: Transport | None = None) -> None:
         self._timeout = timeout
-        self._limits = httpx.Limits(max_connections=None, max_keepalive_connections=connections)
+        self._limits = httpx.Limits(max_connections=None, max_keepalive_connections=IDLE_A_POOL)
+        self._pools = max(1, connections)
         self._given = transport
-        self._made: dict[Tls | None, Transport] = {}
+        self._made: dict[tuple[Tls | None, int], Transport] = {}
 
     async def close(self) -> None:
         """Close every connection."""
@@ -104,11 +107,13 @@ class Fetcher:
         for transport in made:
             await transport.aclose()
 
-    def _transport(self, secure: bool, tls: Tls) -> Transport:
+    def _transport(self, base: str, tls: Tls) -> Transport:
         if self._given is not None:
             return self._given
-        # Plain HTTP shares one pool, whose context (it trusts nobody) spares loading the CA store.
-        place = tls if secure else None
+        secure = base[:6].lower() == "https:"
+        # A pool looks at each of its connections for every request: many small ones cost far less than one
+        # large one. Plain HTTP's context trusts nobody, which spares loading the CA store.
+        place = (tls if secure else None, zlib.crc32(base.encode()) % self._pools)
         transport = self._made.get(place)
         if transport is None:
             context = tls.context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -136,7 +141,7 @@ class Fetcher:
                 return Failed("the key holds characters that cannot be sent in a header", HOW_KEY)
             headers["authorization"] = f"Bearer {key}"
         try:
-            transport = self._transport(url[:6].lower() == "https:", tls)
+            transport = self._transport(base, tls)
         except (OSError, ValueError):
             return Failed("the TLS files named in cluster.yaml cannot be used", HOW_TLS)
         began = [False]

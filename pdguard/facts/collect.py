@@ -191,14 +191,17 @@ def _assemble(cluster: Cluster, http: HttpResults, readings: _Readings) -> Colle
                 subject.facts.miss(name, "neither cluster.yaml nor a node tells it")
         else:
             process.apply_router(subject.facts, reading.routers.get(router.name) if reading else None)
-        derive_router(subject.facts)
+        behind = set(router.engines or ()) or {e.name for e in http.engines}
+        derive_router(
+            subject.facts, frozenset(e.facts.text("version") for e in http.engines if e.name in behind)
+        )
     nodes = [Subject("node", name) for name in cluster.nodes]
     for node in nodes:
         process.apply_node(node.facts, readings.nodes[node.name], cluster.nodes[node.name].transport)
     prefills = [e for e in http.engines if _role(e) == "prefill"]
     decodes = [e for e in http.engines if _role(e) == "decode"]
-    behind = [(s, frozenset(r.engines or ())) for r, s in zip(cluster.routers, http.routers, strict=True)]
-    pairs = build_pairs(prefills, decodes, behind)
+    fronts = [(s, frozenset(r.engines or ())) for r, s in zip(cluster.routers, http.routers, strict=True)]
+    pairs = build_pairs(prefills, decodes, fronts)
     whole = Subject("cluster", cluster.cluster)
     derive_cluster(whole, prefills, decodes, pairs, len(cluster.routers), cluster.prometheus is not None)
     policy = {name: getattr(cluster.policy, name) for name in POLICY_NUMBERS}

@@ -8,9 +8,9 @@ INTRO = """\
 # Facts
 
 Printed from `pdguard/facts/catalogue.py` by `make docs`; a test holds this page to it. These are the only
-names that the expression and the message of a check may use. A check about engines writes `engine.pool`, one about
-pairs may use `pair.…`, `prefill.…` and `decode.…` (both of them engines), and every check may use `cluster.…`
-and `policy.…`.
+names that the expression and the message of a check may use. A check about engines writes `engine.pool`, one
+about pairs may use `pair.…`, `prefill.…` and `decode.…` (both of them engines), and every check may use
+`cluster.…` and `policy.…`.
 
 A fact that could not be had is missing, with a reason; an expression that needs it is unknown.
 """

@@ -7,6 +7,7 @@ the reading may have changed and kept only where the version in question leaves 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -210,6 +211,14 @@ def parse_environment(
         return EnvReading(
             missing={name: Missing("the environment of the engine was not read") for name in ENV_FACTS}
         )
+    return _parsed(frozenset(env.items()), version, registered_only)
+
+
+@functools.lru_cache(maxsize=1024)  # the engines of a fleet mostly share one environment
+def _parsed(
+    items: frozenset[tuple[str, str]], version: EngineVersion | None, registered_only: bool
+) -> EnvReading:
+    env = dict(items)
     engines = {release: _Engine(env, release) for release in tables.POINTS}
     facts: dict[str, Value] = {}
     missing: dict[str, Missing] = {}

@@ -160,8 +160,16 @@ def add_declared(facts: FactSet, kind: str, version: str | None, built: str | da
         facts.add("built", str(built), Grade.CLAIMED, "cluster", "built")
 
 
-def derive_router(facts: FactSet) -> None:
-    """Add how the router treats the other half of a pair, from its kind, version and build date."""
+DISCONNECTS_MEASURED_ON = "0.5.22"
+"""How a router passes disconnects on was measured in front of this engine version only."""
+
+
+def derive_router(facts: FactSet, engines: frozenset[str | None] = frozenset()) -> None:
+    """Add how the router treats the other half of a pair, from its kind, version and build date.
+
+    `engines` are the versions of the engines behind it (None for one that is not known): what was measured in
+    front of other versions is not claimed for them.
+    """
     kind, text = facts.text("kind") or "other", facts.text("version")
     if kind not in ("sglang-router", "smg"):
         for name in PAIRING:
@@ -180,6 +188,8 @@ def derive_router(facts: FactSet) -> None:
     known = _smg(release) if kind == "smg" else _sglang_router(release, facts.text("built"))
     for name in PAIRING:
         value, note = known.get(name, ("", "")) if plain else ("", "")
+        if name == "pairs_disconnects" and value and engines - {DISCONNECTS_MEASURED_ON}:
+            value, note = "", f"measured in front of engines {DISCONNECTS_MEASURED_ON} only"
         if not value:
             facts.miss(name, note or f"{kind} of this version was not measured", HOW_PACKAGE)
         else:

@@ -128,7 +128,7 @@ class Lab:
             lines.append(f'  - {{{head}, url: "{engine.url}", {port}node: local}}')
         if self.router is not None:
             head = f'name: {self.router.name}, url: "{self.router.url}"'
-            lines += ["routers:", f"  - {{{head}, kind: {self.router.kind}}}"]
+            lines += ["routers:", f"  - {{{head}, kind: {self.router.kind}, node: local}}"]
         return "\n".join([*lines, "nodes:", "  local: {transport: local}", ""])
 
     def write_cluster_yaml(self, folder: Path | None = None) -> Path:

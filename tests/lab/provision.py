@@ -77,7 +77,7 @@ class Provision:
         stamp = self._venv_stamp()
         if stamp.exists():
             return
-        # A virtual environment cannot be moved, so it is built in a folder of its own and published by a link.
+        # A virtual environment cannot be moved, so it is built under another name and published by a link.
         folder = Path(tempfile.mkdtemp(prefix="venv-", dir=self.cache.root))
         python = folder / "bin" / "python"
         self._run("creating the lab's virtual environment", [_base_python(), "-m", "venv", str(folder)])

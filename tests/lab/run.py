@@ -23,7 +23,7 @@ from .lab import running
 from .process import Server, adopt_orphans, end_descendants, terminate_with_parent
 from .progress import to_stderr
 from .provision import Provision
-from .session import VERSIONS_ENV, versions_from_env
+from .session import ALWAYS_SET_UP, VERSIONS_ENV, versions_from_env
 from .spec import VERSIONS, LabSpec, RoleSpec, pair
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,7 +122,7 @@ def _spec(options: argparse.Namespace) -> LabSpec:
 def _needed(options: argparse.Namespace) -> list[LabSpec]:
     if options.action == "up":
         return [_spec(options)]
-    return [pair(version, router="smg") for version in options.versions]
+    return [pair(version, router="smg") for version in sorted({*options.versions, *ALWAYS_SET_UP})]
 
 
 def _with_default_action(arguments: list[str]) -> list[str]:

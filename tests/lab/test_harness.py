@@ -195,7 +195,7 @@ def test_the_cluster_file_is_the_deployment(tmp_path: Path) -> None:
             {**prefill, "url": "http://127.0.0.1:21010", "node": "local"},
             {"name": "d0", "role": "decode", "url": "http://127.0.0.1:21020", "node": "local"},
         ],
-        "routers": [{"name": "r0", "url": "http://127.0.0.1:21000", "kind": "smg"}],
+        "routers": [{"name": "r0", "url": "http://127.0.0.1:21000", "kind": "smg", "node": "local"}],
         "nodes": {"local": {"transport": "local"}},
     }
 
