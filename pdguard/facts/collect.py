@@ -164,7 +164,7 @@ def _init_address(args: Sequence[str]) -> str:
 
 async def _run(cluster: Cluster, requests: Mapping[str, dict[str, list[Json]]]) -> dict[str, NodeReading]:
     limit = asyncio.Semaphore(min(16, cluster.policy.concurrency))
-    timeout = max(15.0, 3 * cluster.policy.request_timeout)
+    timeout = min(max(15.0, 3 * cluster.policy.request_timeout), cluster.policy.run_timeout)
 
     async def one(name: str) -> NodeReading:
         async with limit:
