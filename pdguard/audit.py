@@ -34,11 +34,12 @@ def judge(
     cluster: Cluster, collected: Collected, checks: Sequence[Check], now: datetime.datetime
 ) -> AuditResult:
     """The verdicts on facts that are already there."""
-    findings, notes = apply_waivers(evaluate(checks, collected), cluster.waivers, now.date())
+    ran = {c.id for c in checks}
+    findings, notes = apply_waivers(evaluate(checks, collected), cluster.waivers, now.date(), ran)
     return AuditResult(
         cluster=cluster.cluster,
         generated_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         findings=tuple(findings),
         engines=tuple(collected.engines),
-        notes=tuple(notes),
+        notes=(*collected.notes, *notes),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import typer.main
 
@@ -21,19 +22,13 @@ def help_section() -> str:
     """The help of every command, as README shows it."""
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
-    commands = {"pdguard": group} | {f"pdguard {n}": c for n, c in group.commands.items()}
-    parts = [
-        f"```console\n$ {name} --help\n{_help(name, command)}\n```\n" for name, command in commands.items()
-    ]
-    return "\n".join(parts)
-
-
-def _help(name: str, command: object) -> str:
-    assert isinstance(command, typer.core.TyperCommand | typer.core.TyperGroup)
-    with command.make_context(
-        name, [], resilient_parsing=True, terminal_width=100, max_content_width=100
-    ) as c:
-        return command.get_help(c).rstrip()
+    wide: Any = {"terminal_width": 100, "max_content_width": 100, "resilient_parsing": True}
+    with group.make_context("pdguard", [], **wide) as root:
+        texts = {"pdguard": group.get_help(root)}
+        for name, command in group.commands.items():
+            with command.make_context(name, [], parent=root, **wide) as context:
+                texts[f"pdguard {name}"] = command.get_help(context)
+    return "\n".join(f"```console\n$ {name} --help\n{text.rstrip()}\n```\n" for name, text in texts.items())
 
 
 def readme() -> str:

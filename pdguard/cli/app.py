@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pdguard import __version__
-from pdguard.cli import audit, checks, demo, explain, schema
+from pdguard.cli import audit, checks, demo, explain, inspect, schema
 from pdguard.cli.run import EXIT_CODES
 from pdguard.errors import PdguardError
 
@@ -36,12 +36,13 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Find, prove and fix cross-request KV-cache exposure in SGLang prefill/decode deployments."""
+    """Find cross-request KV-cache exposure in SGLang prefill/decode deployments, and what closes it."""
 
 
 audit.register(app)
 checks.register(app)
 explain.register(app)
+inspect.register(app)
 schema.register(app)
 demo.register(app)
 
@@ -53,10 +54,6 @@ def main() -> None:
     except PdguardError as error:
         sys.stderr.write(f"pdguard: {error}\n")
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # The reader of the pipe went away; what it wanted it has.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     except KeyboardInterrupt:
         sys.stderr.write("pdguard: interrupted\n")
         sys.exit(130)

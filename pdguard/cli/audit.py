@@ -18,13 +18,14 @@ def register(app: typer.Typer) -> None:
 
 def audit(
     cluster: Annotated[
-        Path, typer.Argument(metavar="[CLUSTER]", help="Cluster file, or - for stdin.", show_default=True)
+        Path, typer.Argument(metavar="CLUSTER", help="Cluster file, or - for stdin.", show_default=True)
     ] = Path("cluster.yaml"),
     output_format: Annotated[
         str, typer.Option("--format", "-f", metavar="table|json", help="How to print the report.")
     ] = "table",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the report to FILE.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the report to FILE (- is stdout)."),
     ] = None,
     select: Annotated[
         list[str] | None,
@@ -46,7 +47,12 @@ def audit(
     ] = None,
     width: Annotated[
         int | None,
-        typer.Option("--width", min=60, max=400, help="Columns of the table (100, or the terminal)."),
+        typer.Option(
+            "--width",
+            min=60,
+            max=400,
+            help="Columns of the table; if not given, the terminal's, at most 100.",
+        ),
     ] = None,
 ) -> None:
     """Audit a cluster: read-only, over HTTP and through the nodes named in the cluster file."""
@@ -56,22 +62,29 @@ def audit(
     from pdguard.audit import run_audit
     from pdguard.cli.run import catalogue, note, rendering, severity, write_result
     from pdguard.policy.select import select_checks
-    from pdguard.report.summary import exit_code
+    from pdguard.report.summary import exit_code, verdict
 
+    output = None if output is not None and str(output) == "-" else output
     threshold = severity(fail_on)
     renderer = rendering(output_format, width, output)
     checks = select_checks(catalogue(folders), select or (), skip or ())
     described = _read(cluster)
     result = run_audit(described, checks, os.environ, datetime.datetime.now(datetime.UTC), note)
     write_result(renderer.render(result), output)
+    if output is not None:
+        said = verdict(result)
+        note(f"{said.word} {said.text}; written to {output}")
     raise typer.Exit(exit_code(result.findings, threshold, strict))
 
 
 def _read(path: Path) -> Cluster:
     from pdguard.cluster.loader import load_cluster, parse_cluster
+    from pdguard.errors import InputError
 
     if str(path) == "-":
         import sys
 
-        return parse_cluster(sys.stdin.read(), "stdin")
+        if sys.stdin is None:
+            raise InputError("stdin is closed", expected="a cluster file on it")
+        return parse_cluster(sys.stdin.buffer.read().decode("utf-8", "replace"), "stdin")
     return load_cluster(path)

@@ -34,10 +34,13 @@ def demo(
     from pdguard.audit import run_audit
     from pdguard.cli.run import catalogue, note, rendering, write_result
     from pdguard.cluster.loader import parse_cluster
+    from pdguard.errors import InputError
     from pdguard.simulator.cluster import start_in_thread
     from pdguard.simulator.incident import incident_cluster
 
     renderer = rendering(output_format, width, None)
+    if serve and cluster_file.exists():
+        raise InputError(f"{cluster_file} exists", todo="Name another with --cluster-file, or remove it.")
     with start_in_thread(incident_cluster(engines)) as live:
         text = live.cluster_yaml()
         note(f"{engines} simulated engines on loopback; no real engine is involved")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -22,28 +23,59 @@ EXIT_CODES = (
 def catalogue(folders: list[Path] | None) -> tuple[Check, ...]:
     """The bundled checks and those of the operator's own folders."""
     from pdguard._bundle import bundled
+    from pdguard.policy.examples import require_examples
     from pdguard.policy.loader import load_checks
 
-    return load_checks(bundled("checks"), *(folders or ()))
+    checks = load_checks(bundled("checks"), *(folders or ()))
+    if folders:
+        require_examples([c for c in checks if Path(c.file).parent != bundled("checks")])
+    return checks
 
 
 def write_result(text: str, output: Path | None) -> None:
     """Write the result to a file, or to stdout where none is named.
 
-    Raises InputError where the file cannot be written. A file appears whole or not at all.
+    Raises InputError where it cannot be written. A file appears whole or not at all, keeps its mode, and
+    stays behind its symbolic link; what is no regular file (a device, a pipe) is written to as it is.
     """
     if output is None:
-        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
-        sys.stdout.buffer.flush()
+        _write_stdout(text.encode("utf-8", "replace"))
         return
-    part = output.with_name(f".{output.name}.{os.getpid()}.part")
     try:
-        part.write_text(text, "utf-8")
-        part.replace(output)
+        _write_file(text, output)
     except OSError as error:
-        part.unlink(missing_ok=True)
         reason = error.strerror or type(error).__name__
         raise InputError(f"{output} cannot be written", found=reason.lower()) from error
+
+
+def _write_file(text: str, output: Path) -> None:
+    target = output.resolve()
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a directory")
+    if target.exists() and not target.is_file():
+        target.write_text(text, "utf-8")
+        return
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, "utf-8")
+        if target.exists():
+            part.chmod(target.stat().st_mode & 0o7777)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write_stdout(data: bytes) -> None:
+    if sys.stdout is None:
+        raise InputError("stdout is closed", expected="a place for the report", todo="Use --output FILE.")
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            raise InputError("stdout cannot be written", found=(error.strerror or "").lower()) from error
+        # The reader of the pipe has what it wanted; the exit code is still the audit's.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def note(text: str) -> None:
@@ -59,6 +91,8 @@ def rendering(name: str, width: int | None, output: Path | None) -> Renderer:
     """
     from pdguard.report.interface import RenderOptions, create, options_for
 
+    if output is None and sys.stdout is None:
+        raise InputError("stdout is closed", expected="a place for the report", todo="Use --output FILE.")
     options = options_for(sys.stdout, width=width) if output is None else RenderOptions(width or 100)
     return create(name, options)
 

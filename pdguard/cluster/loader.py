@@ -92,7 +92,7 @@ def _read(path: Path) -> str:
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        fault = "there is no such file"
+        fault = "there is no such file (`pdguard demo` shows a cluster, examples/minimal.yaml a file)"
     except IsADirectoryError:
         raise _file_error(file, "cannot be read", "a file", "a directory") from None
     except OSError as error:

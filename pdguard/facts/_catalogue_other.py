@@ -14,6 +14,7 @@ PAIR_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("exposed_lengths", "int", "both", "how many of them also pass prefill's tokenizer, so that they walk on"),
     ("held_seconds", "float", "both", "how long the half that accepted waits, in seconds (300 by default)"),
     ("retries", "int", "router", "how often a router in front tries a failed pair"),
+    ("cut_differs", "bool", "both", "one half truncates where the other rejects, or both cut to other lengths"),
     ("hold_margin", "float", "both", "decode's T_hold less the bound of one transfer call of prefill, in seconds"),
     ("handshake", "text", "both", "how an abort in mid-transfer ends: drained, timeout, no hold, early ack, partial"),
     ("handshake_cleared", "text", "both", "the same where prefill's scheduler cleared the request first"),
@@ -62,6 +63,8 @@ CLUSTER_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("prefill_versions", "list", "http", "distinct versions of the prefills"),
     ("decode_versions", "list", "http", "distinct versions of the decodes"),
     ("safe_context", "int", "http", "the one context length for every engine that fits the smallest pool"),
+    ("prefill_contents", "int", "process", "distinct contents of the watched source files among the prefills"),
+    ("decode_contents", "int", "process", "distinct contents of the watched source files among the decodes"),
     ("prometheus", "bool", "cluster", "a Prometheus is named in cluster.yaml"),
 )
 

@@ -23,6 +23,7 @@ ENGINE_FACTS = (
     *(row.fact for row in info_facts.ROWS),
     *(
         "reachable",
+        "trouble",
         "role",
         "version",
         "version_kind",
@@ -98,12 +99,14 @@ async def ask_engine(run: Run, engine: EngineLike, facts: FactSet) -> None:
         info = Failed("expected an engine's settings, an object with none of them came", status=200)
     if isinstance(info, Failed):
         facts.add("reachable", False, Grade.OBSERVED, "http", path, shown=info.reason)
+        facts.add("trouble", info.reason, Grade.OBSERVED, "http", path)
         if info.status and engine.role == "prefill":
             await _bootstrap(run, engine, facts)
         for fact in ENGINE_FACTS:
             facts.miss(fact, f"{path}: {info.reason}", info.how)
         return
     facts.add("reachable", True, Grade.OBSERVED, "http", path, shown="HTTP 200")
+    facts.add("trouble", "none", Grade.OBSERVED, "http", path, shown="HTTP 200")
     states = _sizes.states_of(info)
     info_facts.read_flags(facts, info, states, keyed=name in run.keys)
     sizes = _sizes.read_states(info, states)
@@ -145,8 +148,10 @@ def _launch_flags(facts: FactSet, command: object) -> None:
 def _environment(facts: FactSet, states: list[dict[str, Any]]) -> None:
     """The variables an engine shows of itself when started with SGLANG_EXPOSE_OWN_ENV_VARS."""
     shown = states[0].get("env_vars") if states else None
-    if not isinstance(shown, dict):
-        return
+    if not isinstance(shown, dict) or any(state.get("env_vars") != shown for state in states):
+        return  # not shown, or the ranks do not agree
+    if "SGLANG_EXPOSE_OWN_ENV_VARS" not in shown:
+        return  # an engine that shows its variables was given this one
     known: dict[str, str] = {}
     for variable in ENV_NAMES & shown.keys():
         value = shown[variable]

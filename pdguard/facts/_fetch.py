@@ -219,6 +219,10 @@ def _refusal(response: httpx.Response, limit: int) -> Failed | None:
         return Failed(f"HTTP {status}: it wants a key, or another one", HOW_KEY, status)
     if 300 <= status < 400:
         return Failed(f"HTTP {status}: a redirect, which is not followed", status=status)
+    if status >= 500:
+        return Failed(
+            f"HTTP {status}", "the server is starting or in trouble: look at its log, audit again", status
+        )
     if status != 200:
         return Failed(f"HTTP {status}", status=status)
     headers = response.headers

@@ -218,7 +218,8 @@ def read_role(facts: FactSet, info: Mapping[str, Any], states: list[dict[str, An
         )
         return True
     start = facts.get("start_role")
-    if "enable_pd_role_switch" in info and facts.flag("role_switch") is not False:
+    may_switch = "enable_pd_role_switch" in info or _may_switch(facts.text("version"))
+    if may_switch and facts.flag("role_switch") is not False:
         return False
     if start is not None:
         facts.put("role", start)  # before 0.5.21, or without the flag, a role never changes
@@ -226,6 +227,12 @@ def read_role(facts: FactSet, info: Mapping[str, Any], states: list[dict[str, An
     why = facts.why_missing("start_role")
     facts.miss("role", why.reason if why is not None else "the engine does not tell its role")
     return True
+
+
+def _may_switch(version: str | None) -> bool:
+    """Whether an engine of this version (or of none that is known) may have changed its role."""
+    parsed = parse_version(version or "")
+    return parsed is None or parsed.release >= (0, 5, 21)
 
 
 def role_from_model_info(facts: FactSet, answer: Mapping[str, Any]) -> None:

@@ -12,15 +12,18 @@ from pdguard.cluster.model import Cluster, Engine, Router
 from pdguard.cluster.model import Tls as TlsSettings
 from pdguard.errors import InputError, NothingCollected
 from pdguard.facts import process
-from pdguard.facts.cluster_facts import derive_cluster
+from pdguard.facts._sources import Sources
+from pdguard.facts.cluster_facts import count_contents, derive_cluster
 from pdguard.facts.derived import derive_engine
 from pdguard.facts.deriving import version_of
 from pdguard.facts.environment import ENV_FACTS
+from pdguard.facts.fixes import add_fix_facts, miss_fix_facts
 from pdguard.facts.http import HttpResults, Tls, collect_http
-from pdguard.facts.interface import Collected, Grade, Subject
-from pdguard.facts.pairs import build_pairs
+from pdguard.facts.interface import Collected, FactSet, Grade, Subject
+from pdguard.facts.pairing import build_pairs, count_pairs
 from pdguard.facts.process import Found, NodeReading, collect_processes
 from pdguard.facts.router import derive_router
+from pdguard.facts.source import apply_source
 from pdguard.transport.factory import open_transport
 from pdguard.transport.interface import Json
 
@@ -35,6 +38,7 @@ class _Readings:
 
     nodes: dict[str, NodeReading] = field(default_factory=dict)
     followers: dict[str, dict[str, Found | None]] = field(default_factory=dict)
+    sources: Sources | None = None
 
 
 def collect(
@@ -49,7 +53,7 @@ def collect(
     tls = _tls(cluster)
     if progress is not None:
         progress(_intention(cluster))
-    http, readings = asyncio.run(_read(cluster, keys, tls))
+    http, readings = asyncio.run(_read(cluster, environ, keys, tls))
     collected = _assemble(cluster, http, readings)
     _refuse_nothing(collected, readings)
     return collected
@@ -105,7 +109,7 @@ def _usable(tls: Tls, name: str) -> None:
 
 
 async def _read(
-    cluster: Cluster, keys: Mapping[str, str], tls: Mapping[str, Tls]
+    cluster: Cluster, environ: Mapping[str, str], keys: Mapping[str, str], tls: Mapping[str, Tls]
 ) -> tuple[HttpResults, _Readings]:
     policy = cluster.policy
     http = collect_http(
@@ -117,15 +121,18 @@ async def _read(
         keys=keys,
         tls=tls,
     )
-    results, readings = await asyncio.gather(http, _read_nodes(cluster))
+    results, readings = await asyncio.gather(http, _read_nodes(cluster, environ))
     return results, readings
 
 
-async def _read_nodes(cluster: Cluster) -> _Readings:
+async def _read_nodes(cluster: Cluster, environ: Mapping[str, str]) -> _Readings:
     """Leaders and routers first; followers need the leader's --dist-init-addr, so they come second."""
     readings = _Readings()
+    if not cluster.nodes:
+        return readings
+    sources = readings.sources = Sources.open(environ)
     first = {name: _request(cluster, name) for name in cluster.nodes}
-    readings.nodes = await _run(cluster, first)
+    readings.nodes = await _run(cluster, first, sources)
     second: dict[str, dict[str, list[Json]]] = {}
     for engine in cluster.engines:
         leader = _leader(readings, engine)
@@ -134,10 +141,15 @@ async def _read_nodes(cluster: Cluster) -> _Readings:
             address = _init_address(args)
             item: Json = {"name": engine.name, "port": 0, "follower": True, "dist_init_addr": address}
             second.setdefault(node, {"engines": [], "routers": []})["engines"].append(item)
-    for node, reading in (await _run(cluster, second)).items():
+    for node, reading in (await _run(cluster, second, sources)).items():
         for name in (e.name for e in cluster.engines if node in e.followers):
             found = None if reading.problem else reading.engines.get(name)
             readings.followers.setdefault(name, {})[node] = found
+    found_at = [(n, f) for n, r in readings.nodes.items() for f in r.engines.values()]
+    found_at += [(n, f) for below in readings.followers.values() for n, f in below.items() if f is not None]
+    await asyncio.to_thread(
+        sources.fetch, found_at, lambda node: open_transport(cluster.nodes[node]), _node_timeout(cluster)
+    )
     return readings
 
 
@@ -162,14 +174,21 @@ def _init_address(args: Sequence[str]) -> str:
     return ""
 
 
-async def _run(cluster: Cluster, requests: Mapping[str, dict[str, list[Json]]]) -> dict[str, NodeReading]:
+def _node_timeout(cluster: Cluster) -> float:
+    return min(max(15.0, 3 * cluster.policy.request_timeout), cluster.policy.run_timeout)
+
+
+async def _run(
+    cluster: Cluster, requests: Mapping[str, dict[str, list[Json]]], sources: Sources
+) -> dict[str, NodeReading]:
     limit = asyncio.Semaphore(min(16, cluster.policy.concurrency))
-    timeout = min(max(15.0, 3 * cluster.policy.request_timeout), cluster.policy.run_timeout)
+    timeout = _node_timeout(cluster)
 
     async def one(name: str) -> NodeReading:
         async with limit:
             transport = open_transport(cluster.nodes[name])
-            return await asyncio.to_thread(collect_processes, transport, requests[name], timeout)
+            request = {**requests[name], **sources.request()}
+            return await asyncio.to_thread(collect_processes, transport, request, timeout)
 
     names = list(requests)
     readings = await asyncio.gather(*(one(n) for n in names))
@@ -201,11 +220,30 @@ def _assemble(cluster: Cluster, http: HttpResults, readings: _Readings) -> Colle
     prefills = [e for e in http.engines if _role(e) == "prefill"]
     decodes = [e for e in http.engines if _role(e) == "decode"]
     fronts = [(s, frozenset(r.engines or ())) for r, s in zip(cluster.routers, http.routers, strict=True)]
-    pairs = build_pairs(prefills, decodes, fronts)
+    pairs = build_pairs(prefills, decodes, fronts, [w.target for w in cluster.waivers])
+    paired = {name for pair in pairs for names in pair.members for name in names}
+    for one in http.engines:
+        one.facts.add("in_pair", one.name in paired, Grade.CLAIMED, "cluster", "routers, engines")
     whole = Subject("cluster", cluster.cluster)
-    derive_cluster(whole, prefills, decodes, pairs, len(cluster.routers), cluster.prometheus is not None)
+    count = count_pairs(prefills, decodes, fronts)
+    named = cluster.prometheus is not None
+    derive_cluster(whole, prefills, decodes, pairs, count, len(cluster.routers), named)
+    for role, engines in (("prefill", prefills), ("decode", decodes)):
+        count_contents(whole, role, [_contents(readings, cluster.engine(e.name)) for e in engines])
     policy = {name: getattr(cluster.policy, name) for name in POLICY_NUMBERS}
-    return Collected(whole, http.engines, pairs, http.routers, nodes, policy)
+    notes: tuple[str, ...] = ()
+    if http.unfinished:
+        late = f"{http.unfinished} engines or routers were not read before the run's deadline"
+        notes = (
+            f"{late} of {cluster.policy.run_timeout:g} s; raise policy.run_timeout or policy.concurrency",
+        )
+    return Collected(whole, http.engines, pairs, http.routers, nodes, policy, notes)
+
+
+def _contents(readings: _Readings, engine: Engine) -> frozenset[tuple[str, str]] | None:
+    found = _leader(readings, engine)
+    source = None if found is None else found.source
+    return None if source is None or source.unread() else frozenset(source.hashes().items())
 
 
 def _role(engine: Subject) -> str | None:
@@ -221,13 +259,50 @@ def _engine(engine: Engine, subject: Subject, readings: _Readings) -> None:
         for name in (*process.PROCESS_FACTS, "env_read", *ENV_FACTS):
             facts.miss(name, NO_NODE)
     elif reading.problem is not None:
-        process.apply_engine(facts, Found("unreadable", reading.problem.what), version)
+        for name in (*process.PROCESS_FACTS, "env_read", *ENV_FACTS):
+            facts.miss(name, reading.problem.what, reading.problem.todo)
     else:
         process.apply_engine(facts, reading.engines.get(engine.name), version)
     if engine.followers:
         leader, followers = _leader(readings, engine), readings.followers.get(engine.name, {})
         process.apply_followers(facts, leader, followers, version)
+    found = _leader(readings, engine)
+    _source(facts, reading, found)
+    _fixes(facts, readings, found)
     derive_engine(facts)
+
+
+def _fixes(facts: FactSet, readings: _Readings, found: Found | None) -> None:
+    """What the source holds, unless the process began before the source was what it is now."""
+    source = None if found is None else found.source
+    if readings.sources is None or source is None or source.status != "found":
+        why = facts.why_missing("source_root_kind")
+        miss_fix_facts(facts, why.reason if why else "its source was not read", why.how if why else "")
+        return
+    newer = [facts.items(n) for n in ("newer_by_ctime", "newer_by_mtime")]
+    watched = frozenset(source.files)
+    changed = {p for paths in newer for p in paths or () if p in watched}
+    if None in newer or changed:
+        reason = (
+            "its files changed after the process began"
+            if changed
+            else "the start of the process is not known"
+        )
+        miss_fix_facts(
+            facts, f"what the process runs is not what is on the disk: {reason}", "restart the engine"
+        )
+        return
+    add_fix_facts(facts, readings.sources.matcher.find(readings.sources.reader(source)))
+
+
+def _source(facts: FactSet, reading: NodeReading | None, found: Found | None) -> None:
+    if reading is None:
+        apply_source(facts, None, NO_NODE)
+    elif reading.problem is not None:
+        apply_source(facts, None, reading.problem.what)
+    else:
+        why = "its node's answer does not mention it" if found is None else found.why or found.status
+        apply_source(facts, None if found is None else found.source, why)
 
 
 def _refuse_nothing(collected: Collected, readings: _Readings) -> None:

@@ -24,6 +24,8 @@ def derive_engine(facts: FactSet) -> None:
     backend = facts.text("backend")
     from_version(facts, "reject_fate", history.REJECT_FATE)
     from_version(facts, "hold_scope", history.HOLD_SCOPE)
+    from_version(facts, "ack_format", history.ACK_FORMAT)
+    from_version(facts, "ack_every_rank", history.ACK_EVERY_RANK)
     from_version(facts, "batch_cap_support", history.BATCH_CAP)
     from_version(facts, "fake_receiver_fault", history.FAKE_RECEIVER_FAULT)
     from_version(facts, "offload_slot_fault", history.OFFLOAD_SLOT_FAULT)
@@ -33,12 +35,14 @@ def derive_engine(facts: FactSet) -> None:
         from_version(facts, "checksum_supported", history.CHECKSUM_FLAG)
     by_backend: tuple[tuple[str, Mapping[str, Flags]], ...] = (
         ("early_ack", history.EARLY_ACK),
+        ("ack_kept", history.ACK_KEPT),
         ("prefill_told", history.PREFILL_TOLD),
     )
     for name, tables in by_backend:
         from_version(facts, name, tables.get(backend or ""), needs=("backend",))
     nixl = history.NIXL_ABORT_KILLS if backend == "nixl" else {(0, 4, 10): False}
     from_version(facts, "nixl_abort_kills", nixl, needs=("backend",))
+    _attention_tp(facts)
     _without_flag(facts)
     _env_read(facts)
     _hold_support(facts, backend)
@@ -46,6 +50,16 @@ def derive_engine(facts: FactSet) -> None:
     _rank_local(facts)
     _host_receive(facts)
     _outcomes(facts)
+
+
+def _attention_tp(facts: FactSet) -> None:
+    names = ("tp_size", "dp_size", "dp_attention")
+    tp, dp, shared = facts.integer("tp_size"), facts.integer("dp_size"), facts.flag("dp_attention")
+    if tp is None or dp is None or shared is None:
+        why = missing_because("engine", facts, names)
+        facts.miss("attention_tp", why.reason, why.how)
+        return
+    derive(facts, "attention_tp", max(1, tp // dp) if shared else tp, [facts.get(n) for n in names])
 
 
 def _without_flag(facts: FactSet) -> None:
@@ -103,7 +117,7 @@ def _hold(facts: FactSet) -> None:
 
 def _hold_unless_zero(facts: FactSet, support: Fact, setting: Fact) -> None:
     kind = facts.get("t_hold_kind")
-    if facts.text("role") != "decode":
+    if (facts.text("role") or facts.text("declared_role")) == "prefill":
         derive(facts, "hold", "on", [support, setting])  # T_hold is read by decode only
         return
     if kind is None:

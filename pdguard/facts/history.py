@@ -81,8 +81,15 @@ HOST_RECEIVE_FLAG: Flags = {OLDEST: None, (0, 5, 17): False, (0, 5, 21): True}
 HOST_RECEIVE_OFF_AT_ONE: Flags = {OLDEST: None, (0, 5, 21): False, (0, 5, 22): True}
 """--disaggregation-decode-host-receive-threshold: 0 is off on 0.5.21; from 0.5.22 1 is off, 0 is always."""
 
-ACK_FORMAT: Table = {
-    OLDEST: "none",
-    (0, 5, 19): "three frames",
-    (0, 5, 22): "four frames with a generation",
+NO_FORMAT, OLD_FORMAT, NEW_FORMAT = "none", "three frames", "four frames with a generation"
+
+ACK_FORMAT: Table = {OLDEST: NO_FORMAT, (0, 5, 19): OLD_FORMAT, (0, 5, 22): NEW_FORMAT}  # sglang#37077
+
+ACK_KEPT: Mapping[str, Flags] = {
+    "mooncake": {OLDEST: False, (0, 5, 21): True},  # sglang#40645
+    "ascend": {OLDEST: False, (0, 5, 21): True},
+    "nixl": {OLDEST: False, (0, 5, 22): True},  # its late ABORT and skip branches: sglang#37077
+    "mori": {OLDEST: False, (0, 5, 22): True},
+    "fake": {OLDEST: False},
 }
+ACK_EVERY_RANK: Flags = {OLDEST: False, (0, 5, 21): True}  # sglang#41402

@@ -145,11 +145,19 @@ class Subject:
 
 @dataclass(slots=True)
 class PairSubject(Subject):
-    """One prefill with one decode, or a class of alike pairs (`alike` = how many pairs it stands for)."""
+    """One prefill with one decode, or many pairs that are alike.
+
+    `members` names the engines that the two halves stand for, these two first.
+    """
 
     prefill: Subject = field(default_factory=lambda: Subject("engine", ""))
     decode: Subject = field(default_factory=lambda: Subject("engine", ""))
-    alike: int = 1
+    members: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    @property
+    def alike(self) -> int:
+        """How many pairs this one stands for."""
+        return max(1, len(self.members[0])) * max(1, len(self.members[1]))
 
 
 @dataclass(slots=True)
@@ -162,3 +170,5 @@ class Collected:
     routers: list[Subject] = field(default_factory=list)
     nodes: list[Subject] = field(default_factory=list)
     policy: Mapping[str, Scalar] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """Sentences about the collection itself, such as a deadline that cut it short."""

@@ -1,113 +1,19 @@
-"""Pairs: which prefill may serve a request with which decode, and the facts that follow for both together."""
+"""Facts about a pair of a prefill and a decode that follow from its two halves together."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from pdguard.facts import history
-from pdguard.facts.deriving import derive, missing_because, version_of
-from pdguard.facts.handshake import outcome
-from pdguard.facts.interface import Fact, FactSet, PairSubject, Subject
+from pdguard.facts.deriving import derive, missing_because
+from pdguard.facts.handshake import Decode, Prefill, outcome
+from pdguard.facts.interface import Fact, FactSet, PairSubject
 from pdguard.facts.windows import derive_windows
 
-ARROW = "→"
 MUST_MATCH = ("page_size", "kv_cache_dtype", "context_length", "backend")
 LAYOUT = ("tp_size", "dp_size", "pp_size")
 SPECULATIVE = ("speculative", "speculative_settings")
 TIMEOUTS = ("bootstrap_timeout", "waiting_timeout", "transfer_timeout")
-CHECKSUM_LAYOUT = ("tp_size", "pp_size", "page_size", "kv_cache_dtype")
-
-MAX_PAIRS = 256
-"""Above this many pairs, alike ones are judged once and reported as one."""
-
-
-def build_pairs(
-    prefills: Sequence[Subject], decodes: Sequence[Subject], routers: Sequence[tuple[Subject, frozenset[str]]]
-) -> list[PairSubject]:
-    """All pairs that may serve a request together, with their facts.
-
-    `routers` gives each router with the names of the engines behind it; an empty set means all of them.
-    Without routers every prefill may meet every decode. Above MAX_PAIRS, engines that differ in nothing but
-    sizes are one class, and only the class's extremes are paired: they bound every window of the class.
-    """
-    fronts: list[tuple[Subject | None, frozenset[str]]] = [*routers] or [(None, frozenset())]
-    collapse = len(prefills) * len(decodes) > MAX_PAIRS
-    found: dict[tuple[str, str], PairSubject] = {}
-    for router, names in fronts:
-        behind_p = _classes([e for e in prefills if not names or e.name in names], collapse)
-        behind_d = _classes([e for e in decodes if not names or e.name in names], collapse)
-        for p_class, d_class in itertools.product(behind_p, behind_d):
-            extremes = len(p_class.extremes) * len(d_class.extremes)
-            alike = p_class.size * d_class.size - extremes + 1
-            for p, d in itertools.product(p_class.extremes, d_class.extremes):
-                pair = found.get((p.name, d.name))
-                if pair is None:
-                    pair = PairSubject("pair", f"{p.name}{ARROW}{d.name}", prefill=p, decode=d, alike=alike)
-                    derive_pair(pair)
-                    found[p.name, d.name] = pair
-                _retries(pair, router)
-                alike = 1  # the others of the class stand behind the first pair alone
-    return list(found.values())
-
-
-@dataclass(frozen=True, slots=True)
-class _Class:
-    """Alike engines: those with the smallest and the largest admission limit, and how many there are."""
-
-    extremes: tuple[Subject, ...]
-    size: int
-
-
-def _classes(engines: Sequence[Subject], collapse: bool) -> list[_Class]:
-    if not collapse:
-        return [_Class((e,), 1) for e in engines]
-    groups: dict[tuple[object, ...], list[Subject]] = {}
-    for engine in engines:
-        known = tuple(
-            (n, None if n in _SIZES else f.value, f.grade) for n, f in engine.facts.known() if n not in _OWN
-        )
-        groups.setdefault(known, []).append(engine)
-    return [_extremes(group) for group in groups.values()]
-
-
-def _extremes(group: list[Subject]) -> _Class:
-    def limit(engine: Subject) -> int:
-        return engine.facts.integer("admission_limit") or 0
-
-    low, high = min(group, key=limit), max(group, key=limit)
-    return _Class((low,) if limit(low) == limit(high) else (low, high), len(group))
-
-
-_OWN = frozenset(
-    {
-        *("pid", "started", "launch_flags", "process_flags", "titles"),
-        *("aborted_requests", "failed_transfers", "holds_drained", "holds_timeout", "holds_error"),
-    }
-)
-"""Facts that differ from engine to engine without any bearing on a pair."""
-
-_SIZES = frozenset(
-    {
-        *("admission_limit", "rank_limit", "pool", "pools", "reported_pool", "metric_pool", "swa_pool"),
-        *("max_total_tokens_flag"),
-    }
-)
-"""Facts that may differ by a few tokens between engines that are otherwise the same."""
-
-
-def _retries(pair: PairSubject, router: Subject | None) -> None:
-    if router is None:
-        return
-    tries = router.facts.get("retries")
-    if tries is None:
-        why = missing_because("router", router.facts, ("retries",))
-        pair.facts.miss("retries", why.reason, why.how)
-        return
-    old = pair.facts.integer("retries")
-    if old is None or (isinstance(tries.value, int) and tries.value > old):
-        pair.facts.entries["retries"] = tries
+CHECKSUM_LAYOUT = ("pp_size", "page_size", "kv_cache_dtype")
+"""What the layout under a checksum surely depends on. Attention TP matters too, unless the model is MLA."""
 
 
 def derive_pair(pair: PairSubject) -> None:
@@ -172,34 +78,50 @@ def _any_differs(facts: FactSet, name: str, p: FactSet, d: FactSet, names: tuple
 
 
 def _formats(facts: FactSet, p: FactSet, d: FactSet) -> None:
-    versions = version_of(p), version_of(d)
-    formats = [None if v is None else v.lookup(history.ACK_FORMAT) for v in versions]
-    if None in formats:
-        _miss(facts, "formats", (p, d), ("version",))
+    one, two = p.get("ack_format"), d.get("ack_format")
+    if one is None or two is None:
+        _miss(facts, "formats", (p, d), ("ack_format",))
         return
-    same = "same" if formats[0] == formats[1] else "different"
-    derive(facts, "formats", same, _both(p, d, ("version",)))
+    derive(facts, "formats", "same" if one.value == two.value else "different", [one, two])
+
+
+OF_DECODE = ("backend", "hold", "hold_scope", "ack_format")
+OF_PREFILL = ("hold", "ack_format", "ack_kept", "ack_every_rank")
 
 
 def _handshake(facts: FactSet, p: FactSet, d: FactSet) -> None:
     names = ("handshake", "handshake_cleared", "handshake_failed_send", "handshake_ranks")
-    backend = d.text("backend") or p.text("backend")
-    decode, prefill = version_of(d), version_of(p)
-    holds = d.text("hold"), p.text("hold")
+    holds = d.text("hold")
     result = None
-    if backend and decode and prefill and holds[0] and (holds[1] or holds[0] != "on"):
-        result = outcome(backend, decode, prefill, holds[0] == "on", holds[1] == "on")
-    inputs = [p.get("version"), d.get("version"), d.get("backend"), d.get("hold"), p.get("hold")]
+    # A failed NIXL send was not modelled, so whether one is acknowledged is not asked there.
+    of_prefill = OF_PREFILL if d.text("backend") == "nixl" else (*OF_PREFILL, "early_ack")
+    used = [d.get("hold")]
+    if holds == "on":
+        used = [*(d.get(n) for n in OF_DECODE), *(p.get(n) for n in of_prefill)]
+    if d.get("backend") is not None and all(f is not None for f in used):
+        decode = Decode(
+            holds == "on", d.text("hold_scope") == "every failure", d.text("ack_format") or history.NO_FORMAT
+        )
+        prefill = Prefill(
+            p.text("hold") == "on",
+            p.text("ack_format") or history.NO_FORMAT,
+            bool(p.flag("ack_kept")),
+            bool(p.flag("ack_every_rank")),
+            bool(p.flag("early_ack")),
+        )
+        result = outcome(d.text("backend") or "", decode, prefill)
     words = (
         (None,) * 4
         if result is None
         else (result.in_flight, result.cleared, result.failed_send, result.ranks)
     )
     for name, word in zip(names, words, strict=True):
-        if word is None:
-            _miss(facts, name, (d, p), ("version", "backend", "hold"))
+        if word is not None:
+            derive(facts, name, word, used)
+        elif any(d.get(n) is None for n in OF_DECODE):
+            _miss(facts, name, (d, d), OF_DECODE)
         else:
-            derive(facts, name, word, inputs)
+            _miss(facts, name, (p, p), of_prefill)
 
 
 def _hold_one_side(facts: FactSet, p: FactSet, d: FactSet) -> None:
@@ -236,7 +158,11 @@ def _checksum(facts: FactSet, p: FactSet, d: FactSet) -> None:
     elif any(_unlike(p, d, n) for n in CHECKSUM_LAYOUT):
         differ = tuple(n for n in CHECKSUM_LAYOUT if _unlike(p, d, n))
         derive(facts, "checksum", "layouts differ", [*flags, *_both(p, d, differ)])
-    elif any(p.get(n) is None or d.get(n) is None for n in CHECKSUM_LAYOUT):
-        _miss(facts, "checksum", (p, d), CHECKSUM_LAYOUT)
+    elif any(p.get(n) is None or d.get(n) is None for n in (*CHECKSUM_LAYOUT, "attention_tp")):
+        _miss(facts, "checksum", (p, d), (*CHECKSUM_LAYOUT, "attention_tp"))
+    elif _unlike(p, d, "attention_tp"):
+        facts.miss(
+            "checksum", "attention TP differs: whether the layouts do depends on the model's attention"
+        )
     else:
-        derive(facts, "checksum", "both", [*flags, *_both(p, d, CHECKSUM_LAYOUT)])
+        derive(facts, "checksum", "both", [*flags, *_both(p, d, (*CHECKSUM_LAYOUT, "attention_tp"))])

@@ -12,6 +12,7 @@ from pdguard.errors import TransportError
 from pdguard.facts.argv import Flags, merge_config, parse_argv
 from pdguard.facts.environment import ENV_FACTS, EnvReading, parse_environment
 from pdguard.facts.interface import FactSet, Grade, Value
+from pdguard.facts.source import EngineSource, parse_source
 from pdguard.facts.versions import EngineVersion
 from pdguard.node.bundle import script
 from pdguard.node.names import ENV_NAMES
@@ -45,6 +46,11 @@ _LOST = ("none", "other", "gone")
 """Statuses that say that the engine is not there; the others leave it open."""
 
 _ROOT = "run pdguard as root, or as the user of the engine"
+_HOW = {
+    "unreadable": _ROOT,
+    "other": "the port in url: must be the engine's own on that node, not a proxy's or a container mapping's",
+    "none": "check node: and the port in url:; the engine's own port on that node is looked up",
+}
 _ENV_WHY = {
     "all-nul": (
         "every process of the engine has overwritten its environment",
@@ -111,12 +117,13 @@ class RouterProcess(_Strict):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found for one name: its status on the node, the reason, and the process if there is one."""
+    """What was found for one name: its status, the reason, the process, and its source where asked for."""
 
     status: str
     why: str = ""
     engine: EngineProcess | None = None
     router: RouterProcess | None = None
+    source: EngineSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,8 @@ def _items(
 ) -> dict[str, Found]:
     asked = [item["name"] for item in _list(request.get(kind)) if isinstance(item, Mapping)]
     found = {name: Found("failed", "the node's answer does not mention it") for name in asked}
+    source = request.get("source")
+    watched = _list(source.get("files")) if isinstance(source, Mapping) else None
     for item in _list(answer.get(kind)):
         if (
             not isinstance(item, Mapping)
@@ -172,6 +181,7 @@ def _items(
             why,
             engine=process if isinstance(process, EngineProcess) else None,
             router=process if isinstance(process, RouterProcess) else None,
+            source=None if watched is None or process is None else parse_source(item.get("source"), watched),
         )
     return found
 
@@ -185,7 +195,7 @@ def apply_engine(facts: FactSet, found: Found | None, version: EngineVersion | N
     process = None if found is None else found.engine
     if process is None:
         why = "its node was not read" if found is None else (found.why or found.status)
-        how = _ROOT if found is not None and found.status == "unreadable" else ""
+        how = _HOW.get("" if found is None else found.status, "")
         for name in (*PROCESS_FACTS, "env_read", *ENV_FACTS):
             facts.miss(name, why, how)
         return

@@ -119,6 +119,14 @@ def compare(
     listed = {addresses[w.address] for w in workers if w.address in addresses}
     unknown = len({w.address for w in workers if w.address not in addresses})
     _add(facts, "workers", len(workers), path)
+    if workers and not listed:
+        reason = f"{path}: none of its {len(workers)} workers has the address of an engine here"
+        for name in ("workers_unknown", "engines_unlisted", "workers_unhealthy", "role_conflicts"):
+            facts.miss(name, reason, "write the engines' URLs in cluster.yaml as the router writes them")
+        return
+    if not workers:
+        facts.miss("workers_unhealthy", f"{path}: it lists no worker")
+        facts.miss("role_conflicts", f"{path}: it lists no worker")
     _add(facts, "workers_unknown", unknown, path)
     _add(facts, "engines_unlisted", tuple(sorted(behind - listed)), path)
     ill = next((w.healthy for w in workers if isinstance(w.healthy, Bad)), None)
@@ -160,6 +168,9 @@ def add_declared(facts: FactSet, kind: str, version: str | None, built: str | da
         facts.add("built", str(built), Grade.CLAIMED, "cluster", "built")
 
 
+REFUSALS_MEASURED_ON = frozenset({"0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"})
+HOW_MEASURE = "measure it on a staging pair: a prompt that prefill alone refuses, and a client that hangs up"
+
 DISCONNECTS_MEASURED_ON = "0.5.22"
 """How a router passes disconnects on was measured in front of this engine version only."""
 
@@ -189,7 +200,11 @@ def derive_router(facts: FactSet, engines: frozenset[str | None] = frozenset()) 
     for name in PAIRING:
         value, note = known.get(name, ("", "")) if plain else ("", "")
         if name == "pairs_disconnects" and value and engines - {DISCONNECTS_MEASURED_ON}:
-            value, note = "", f"measured in front of engines {DISCONNECTS_MEASURED_ON} only"
+            facts.miss(name, f"measured in front of engines {DISCONNECTS_MEASURED_ON} only", HOW_MEASURE)
+            continue
+        if name == "pairs_refusals" and value == "yes" and engines - REFUSALS_MEASURED_ON:
+            facts.miss(name, "not measured in front of every engine version behind it", HOW_MEASURE)
+            continue
         if not value:
             facts.miss(name, note or f"{kind} of this version was not measured", HOW_PACKAGE)
         else:
@@ -212,9 +227,9 @@ Known = dict[str, tuple[Any, str]]
 
 def _smg(release: tuple[int, ...]) -> Known:
     known: Known = {}
-    if release >= (1, 12, 0):
+    if (1, 12, 0) <= release <= (1, 13, 0):
         known["pairs_refusals"] = ("yes", "1.12.0 and 1.13.0: the decode half is aborted within 4 s")
-    elif release >= (1, 4, 1):
+    elif (1, 4, 1) <= release < (1, 12, 0):
         known["pairs_refusals"] = ("no", "1.4.1 to 1.11.0: the decode half is held for the waiting timeout")
     if release == (1, 13, 0):
         note = "1.13.0: a streamed request runs on after its client left in mid-transfer"
@@ -230,13 +245,12 @@ def _sglang_router(release: tuple[int, ...], built: str | None) -> Known:
         note = f"built on or after {FIX_PROPOSED}: such a build of 0.3.2 may hold the fix or not"
         known["pairs_refusals"] = ("", note)
     else:
-        known["pairs_refusals"] = (
-            "no",
-            "0.3.2 as on PyPI: the decode half is held for the timeout, at each try",
-        )
+        measured = "0.3.2 as packaged: the decode half is held for the timeout, at each try"
+        older = "packaged before a fix was proposed (2026); 0.3.2 was measured, this one was not"
+        known["pairs_refusals"] = ("no", measured if release == (0, 3, 2) else older)
     if release == (0, 3, 2):
-        note = "0.3.2: both halves end within 2 s, but a decode that is silent after its headers stays"
-        known["pairs_disconnects"] = ("yes", note)
+        note = "0.3.2: decode ends within 2 s, but prefill is not always told"
+        known["pairs_disconnects"] = ("not always", note)
     if release >= (0, 2, 4):
         known["retries"] = (5, "its default; streamed requests are not tried again")
     return known

@@ -8,6 +8,7 @@ than the newest examined one have no answer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -21,6 +22,7 @@ Release = tuple[int, int, int]
 OLDEST: Release = (0, 4, 10)
 NEWEST: Release = (0, 5, 23)
 MAX_TEXT = 64
+_HARMLESS_LOCAL = re.compile(r"(cu|rocm)[\d.]*|cpu|xpu|npu")
 
 EXAMINED: tuple[Release, ...] = (
     (0, 4, 10),
@@ -33,7 +35,7 @@ EXAMINED: tuple[Release, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class EngineVersion:
-    """A parsed version. `kind` is release, development, older or newer (than what was examined)."""
+    """A parsed version. `kind` is release, unexamined, development, or older or newer than the examined."""
 
     text: str
     release: Release
@@ -55,8 +57,7 @@ class EngineVersion:
         """The examined releases that this version lies between (both the same where it is one of them)."""
         if self.kind in ("older", "newer"):
             return None, None
-        exact = self.kind == "release"
-        if exact and self.release in EXAMINED:
+        if self.kind == "release":
             return self.release, self.release
         below = max((r for r in EXAMINED if r < self.release), default=None)
         above = min((r for r in EXAMINED if r >= self.release), default=None)
@@ -71,8 +72,10 @@ def _value_at(changes: Mapping[Release, T | None], release: Release) -> T | None
 def parse_version(text: str) -> EngineVersion | None:
     """The version in `text`, or None where it is not a version at all (PEP 440).
 
-    Development, alpha, beta and candidate builds, and local versions that name a commit (`+g680bd4b`), are
-    `development`: such a tree lies somewhere between two releases. Post releases count as their release.
+    Development, alpha, beta and candidate builds and vendors' builds (a local
+    version such as `+g680bd4b` or `+acme.7`, an epoch, a fourth number) are `development`: such a tree lies
+    somewhere between two releases. Post releases count as their release, and local versions that only name a
+    toolkit (`+cu130`) do not count.
     """
     if len(text) > MAX_TEXT:
         return None
@@ -82,22 +85,17 @@ def parse_version(text: str) -> EngineVersion | None:
         return None
     numbers = (*version.release, 0, 0, 0)[:3]
     release: Release = (numbers[0], numbers[1], numbers[2])
-    # A development build after a release (0.5.10.post2.dev346) may hold what the next release holds.
-    if version.is_prerelease or _names_commit(version.local):
+    vendor = version.local is not None and not _HARMLESS_LOCAL.fullmatch(version.local)
+    vendor = vendor or version.epoch != 0 or any(version.release[3:])
+    # A build after a release (0.5.10.post2.dev346, 0.5.22+acme) may hold what the next release holds.
+    if version.is_prerelease or vendor:
         if version.is_postrelease or not version.is_prerelease:
             release = (release[0], release[1], release[2] + 1)
         kind = "development"
     else:
-        kind = "release"
+        kind = "release" if release in EXAMINED else "unexamined"
     if release > NEWEST:
         kind = "newer"
     elif release < OLDEST:
         kind = "older"
     return EngineVersion(text, release, kind)
-
-
-def _names_commit(local: str | None) -> bool:
-    return local is not None and any(
-        len(part) >= 7 and part[0] == "g" and all(c in "0123456789abcdef" for c in part[1:])
-        for part in local.split(".")
-    )

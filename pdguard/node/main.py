@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from pdguard.node import argline, process, router
+from pdguard.node.package import Sources
 from pdguard.node.procfs import Clock, Proc, chain, descendants, parse_stat, read, retitled, table, title
 from pdguard.node.sockets import Listener, Sockets, serves, survey
 
@@ -23,6 +25,7 @@ class View:
         self.clock = clock
         self.procs: Dict[int, Proc] = table(proc, clock)
         self.sockets: Sockets = survey(proc, self.procs, ports, clock)
+        self.sources: Optional[Sources] = None
 
     def program(self, pid: int) -> str:
         """The SGLang program of a process, or ""."""
@@ -137,7 +140,16 @@ def _answer(view: View, item: Dict[str, Any], kind: str) -> Dict[str, Any]:
     if not _same(view, pid):
         return {"name": item.get("name"), "status": "gone", "why": "the process ended while it was read"}
     answer["process"] = found
+    if kind == "engines" and view.sources is not None:
+        answer["source"] = _source(view.sources, pid)
     return answer
+
+
+def _source(sources: Sources, pid: int) -> Dict[str, Any]:
+    try:
+        return sources.describe(pid)
+    except Exception as error:  # noqa: BLE001 - the process has been read and counts without its source
+        return {"status": "unknown", "why": "its source could not be read (%s)" % type(error).__name__}
 
 
 def answer(request: Dict[str, Any]) -> Dict[str, Any]:
@@ -149,6 +161,11 @@ def answer(request: Dict[str, Any]) -> Dict[str, Any]:
     ports = {i["port"] for items in asked.values() for i in items if isinstance(i.get("port"), int)}
     view = View(str(request.get("proc") or "/proc"), ports, clock)
     result: Dict[str, Any] = {"schema": SCHEMA, "processes": len(view.procs)}
+    if isinstance(request.get("source"), dict):
+        view.sources = Sources(view.proc, view.procs, clock, request["source"])
+        if isinstance(request.get("contents"), list):
+            alike = functools.partial(engine_like, view)
+            result["contents"] = view.sources.contents(request["contents"], alike)
     for kind, items in asked.items():
         result[kind] = []
         for item in items:

@@ -11,6 +11,7 @@ from pdguard.node.procfs import ENVIRON_LIMIT, Proc, chain, descendants, inside,
 
 CONFIG_LIMIT = 64 * 1024
 VALUE_LIMIT = 64
+ENV_VALUE_LIMIT = 4096
 MAX_TITLES = 1024
 _LINE = re.compile(r"""(["']?)([A-Za-z0-9_.\-]+)\1[ ]*:(?:[ ]+(.*))?""")
 
@@ -32,7 +33,9 @@ def environment(proc: str, pid: int) -> Tuple[str, str, Dict[str, str]]:
         word = name.decode("ascii", "replace")
         if equals and word in ENV_NAMES and word not in found:  # the first of two counts, as in Python
             text = value.decode("utf-8", "replace")
-            found[word] = text if len(text) <= VALUE_LIMIT else "?"
+            if len(text) > ENV_VALUE_LIMIT:
+                return "unreadable", "%s is longer than %d characters" % (word, ENV_VALUE_LIMIT), {}
+            found[word] = text
     return "read", "", found
 
 
@@ -127,6 +130,8 @@ def describe(proc: str, procs: Dict[int, Proc], pid: int) -> Dict[str, Any]:
         if state == "read" and run.shell:
             if run.env_unsure or any("$" in v or "`" in v for v in run.env.values()):
                 state, why = "unreadable", "started through a shell script that may set variables"
-            values = {**values, **{k: v if len(v) <= VALUE_LIMIT else "?" for k, v in run.env.items()}}
+            if any(len(v) > ENV_VALUE_LIMIT for v in run.env.values()):
+                state, why = "unreadable", "a variable of the command line is too long"
+            values = {**values, **run.env}
     found["env"] = {"state": state, "why": why, "values": values if state == "read" else {}}
     return found

@@ -28,7 +28,7 @@ def explain_check(check: Check, width: int) -> str:
         "",
         *_paragraphs(check.explain, width),
         "What to do",
-        *(line for i, step in enumerate(check.fix, 1) for line in _item(f"{i}. ", step, width)),
+        *(line for i, step in enumerate(_steps(check), 1) for line in _item(f"{i}. ", step, width)),
         "",
         "When it fails",
         *_item("  ", " ".join(check.fail_if.split()), width),
@@ -52,6 +52,11 @@ def facts_of(check: Check) -> list[tuple[str, str]]:
     )
     found = ((f"{root}.{name}", spec(root, name)) for root, name in refs)
     return [(name, entry.meaning) for name, entry in found if entry is not None]
+
+
+def _steps(check: Check) -> list[str]:
+    """The steps in words, with the facts that an audit fills in named instead of braced."""
+    return [Message(s).fill(lambda r: f"<{r[0]}.{r[1]}>") for s in check.fix if not s.startswith("setting:")]
 
 
 def _paragraphs(text: str, width: int) -> list[str]:
@@ -92,7 +97,7 @@ def _section(check: Check) -> list[str]:
     ]
     for paragraph in check.explain.split("\n\n"):
         lines += [" ".join(paragraph.split()), ""]
-    lines += [f"{i}. {step}" for i, step in enumerate(check.fix, 1)]
+    lines += [f"{i}. {step}" for i, step in enumerate(_steps(check), 1)]
     tail = [f"References: {', '.join(check.refs)}."] if check.refs else []
     tail += [f"Tags: {', '.join(check.tags)}."] if check.tags else []
     return [*lines, "", *([" ".join(tail), ""] if tail else [])]

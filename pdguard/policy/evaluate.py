@@ -1,11 +1,12 @@
 """Judges facts: every check on every target, three-valued, with the grade and evidence behind it.
 
-A finding is as strong as the weakest fact that decided it. A fact decided where the verdict becomes unknown
-without it; where several facts each suffice (an `or` of proofs), the strongest of them counts.
+A finding is as strong as the weakest fact that it needs. Where several sets of facts each suffice (an `or` of
+proofs), the set whose weakest fact is strongest counts. Whether a check applies is part of its verdict.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,11 +18,21 @@ from pdguard.policy.model import Check, Finding, Status
 
 _Values = tuple[object, ...]
 
+_LEAD = {
+    Status.FAIL: "",
+    Status.PASS: "not so here",
+    Status.UNKNOWN: "could not be judged",
+    Status.SKIPPED: "does not apply",
+}
+MAX_PROOF = 4
+"""Facts beyond the indispensable ones that a proof is looked for among."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
     status: Status
-    deciding: tuple[Ref, ...] = ()
+    proofs: tuple[tuple[Ref, ...], ...] = ()
+    """Smallest sets of facts that each give this verdict by themselves."""
     lacking: tuple[Ref, ...] = ()
     broken: str = ""
 
@@ -48,30 +59,42 @@ class Judge:
 
     def _decide(self, values: Mapping[Ref, object]) -> _Verdict:
         try:
-            applies = self.when.evaluate(values)
-            failed = None if applies is False else self.fail_if.evaluate(values)
+            status = self._status(values)
+            if status is Status.UNKNOWN:
+                return _Verdict(status, lacking=self._lacking(values))
+            return _Verdict(status, self._proofs(values, status))
         except ExpressionError as error:
             return _Verdict(Status.UNKNOWN, broken=str(error))
-        if applies is False:
-            return _Verdict(Status.SKIPPED, self._deciding(self.when, values))
-        if applies is None:
-            # Where nothing could fail, it does not matter whether the check applies.
-            if failed is False:
-                return _Verdict(Status.PASS, self._deciding(self.fail_if, values))
-            return _Verdict(Status.UNKNOWN, lacking=_absent(self.when, values))
-        if failed is None:
-            return _Verdict(Status.UNKNOWN, lacking=_absent(self.fail_if, values))
-        status = Status.FAIL if failed else Status.PASS
-        return _Verdict(status, self._deciding(self.fail_if, values))
 
-    def _deciding(self, expression: Expression, values: Mapping[Ref, object]) -> tuple[Ref, ...]:
-        present = [r for r in expression.refs if r in values and r[0] != "policy"]
-        decided = []
-        for ref in present:
-            without = {k: v for k, v in values.items() if k != ref}
-            if expression.evaluate(without) is None:
-                decided.append(ref)
-        return tuple(decided)
+    def _status(self, values: Mapping[Ref, object]) -> Status:
+        applies = self.when.evaluate(values)
+        if applies is False:
+            return Status.SKIPPED
+        failed = self.fail_if.evaluate(values)
+        if failed is False:
+            return Status.PASS  # whether it applies does not matter where nothing could fail
+        return Status.UNKNOWN if applies is None or failed is None else Status.FAIL
+
+    def _lacking(self, values: Mapping[Ref, object]) -> tuple[Ref, ...]:
+        return _absent(self.when if self.when.evaluate(values) is None else self.fail_if, values)
+
+    def _proofs(self, values: Mapping[Ref, object], status: Status) -> tuple[tuple[Ref, ...], ...]:
+        present = [r for r in self.refs if r in values and r[0] != "policy"]
+        given = {r: v for r, v in values.items() if r[0] == "policy"}
+
+        def suffices(refs: Iterable[Ref]) -> bool:
+            return self._status(given | {r: values[r] for r in refs}) is status
+
+        needed = [r for r in present if not suffices(p for p in present if p != r)]
+        if suffices(needed):
+            return (tuple(needed),)
+        others = [r for r in present if r not in needed]
+        proofs: list[tuple[Ref, ...]] = []
+        for size in range(1, min(len(others), MAX_PROOF) + 1):
+            for some in itertools.combinations(others, size):
+                if not any(set(p) <= {*needed, *some} for p in proofs) and suffices([*needed, *some]):
+                    proofs.append((*needed, *some))
+        return tuple(proofs) or (tuple(present),)
 
 
 def _absent(expression: Expression, values: Mapping[Ref, object]) -> tuple[Ref, ...]:
@@ -81,13 +104,14 @@ def _absent(expression: Expression, values: Mapping[Ref, object]) -> tuple[Ref, 
 class _Scope:
     """The facts that a check on one target may use."""
 
-    __slots__ = ("_policy", "_roots", "engines", "name", "suffix")
+    __slots__ = ("_policy", "_roots", "engines", "members", "name", "suffix")
 
     def __init__(
         self, name: str, roots: Mapping[str, FactSet], policy: Mapping[str, object], engines: Sequence[str]
     ) -> None:
         self.name, self._roots, self._policy, self.engines = name, roots, policy, tuple(engines)
         self.suffix = ""
+        self.members: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def fact(self, ref: Ref) -> Fact | None:
         facts = self._roots.get(ref[0])
@@ -143,7 +167,9 @@ def _scopes(kind: str, collected: Collected) -> Iterator[_Scope]:
 
 def _pair_scope(pair: PairSubject, shared: Mapping[str, FactSet], policy: Mapping[str, object]) -> _Scope:
     halves = {"pair": pair.facts, "prefill": pair.prefill.facts, "decode": pair.decode.facts}
-    scope = _Scope(pair.name, {**shared, **halves}, policy, (pair.prefill.name, pair.decode.name))
+    members = pair.members if any(pair.members) else ((pair.prefill.name,), (pair.decode.name,))
+    scope = _Scope(pair.name, {**shared, **halves}, policy, (*members[0], *members[1]))
+    scope.members = members
     if pair.alike > 1:
         scope.suffix = f" (and {pair.alike - 1:,} pairs alike)"
     return scope
@@ -157,9 +183,9 @@ def role_of(engine: Subject) -> str | None:
 def _finding(judge: Judge, scope: _Scope) -> Finding:
     check = judge.check
     verdict = judge.verdict(scope.known(judge.refs))
-    grade, evidence = _behind(verdict, judge, scope)
+    grade, evidence = _behind(verdict, scope)
     missing = tuple(scope.lacks(r) for r in verdict.lacking)
-    message = check.title
+    message = f"{_LEAD[verdict.status]}: {check.title}"
     if verdict.status is Status.FAIL:
         message = judge.message.fill(scope.value) + scope.suffix
     elif verdict.broken:
@@ -178,18 +204,18 @@ def _finding(judge: Judge, scope: _Scope) -> Finding:
         fix=tuple(step.fill(scope.value) for step in judge.fix),
         refs=check.refs,
         engines=scope.engines,
+        members=scope.members,
     )
 
 
-def _behind(verdict: _Verdict, judge: Judge, scope: _Scope) -> tuple[Grade | None, tuple[Evidence, ...]]:
-    if verdict.status is Status.UNKNOWN:
+def _behind(verdict: _Verdict, scope: _Scope) -> tuple[Grade | None, tuple[Evidence, ...]]:
+    best: tuple[Grade, list[Fact]] | None = None
+    for proof in verdict.proofs:
+        facts = [f for f in map(scope.fact, proof) if f is not None]
+        weakest = min((f.grade for f in facts), default=None)
+        if weakest is not None and (best is None or weakest > best[0]):
+            best = weakest, facts
+    if best is None:
         return None, ()
-    deciding = [f for f in map(scope.fact, verdict.deciding) if f is not None]
-    facts = deciding or [f for f in map(scope.fact, judge.fail_if.refs) if f is not None]
-    if not facts:
-        return None, ()
-    grades = [f.grade for f in facts]
-    evidence: dict[Evidence, None] = {}
-    for fact in facts:
-        evidence.update(dict.fromkeys(fact.evidence))
-    return (min if deciding else max)(grades), tuple(evidence)
+    evidence = dict.fromkeys(e for fact in best[1] for e in fact.evidence)
+    return best[0], tuple(evidence)

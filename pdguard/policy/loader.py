@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from pdguard.errors import CheckFileError, Problem
-from pdguard.facts.catalogue import spec
+from pdguard.facts.catalogue import CATALOGUE, ROOTS, spec
 from pdguard.policy.expression import Expression, ExpressionError, Ref
 from pdguard.policy.message import Message
 from pdguard.policy.model import GATES, Check, Examples, Severity
@@ -45,6 +45,8 @@ def load_checks(*folders: Path) -> tuple[Check, ...]:
     for folder in folders:
         if not folder.is_dir():
             problems.append(Problem(str(folder), 0, 0, "no such folder of checks"))
+        elif not any(folder.glob("*.yaml")):
+            problems.append(Problem(str(folder), 0, 0, "no check in it, expected files such as PDG101.yaml"))
         for file in sorted(folder.glob("*.yaml")):
             check = _load(file, problems)
             if check is None:
@@ -173,7 +175,10 @@ class _Reader:
             if root not in allowed:
                 self.fault(key, f"{root} cannot be used here", " | ".join(allowed), f"{root}.{name}")
             elif spec(root, name) is None:
-                self.fault(key, f"there is no fact {root}.{name}", found=f"{root}.{name}")
+                near = difflib.get_close_matches(name, CATALOGUE[ROOTS[root]], 1)
+                self.fault(
+                    key, f"there is no fact {root}.{name}", near[0] if near else "one of docs/facts.md"
+                )
 
     def _examples(self, value: object) -> Examples:
         kinds = ("fail", "pass", "unknown", "skipped")

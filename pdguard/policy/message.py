@@ -31,7 +31,8 @@ def _show(value: object, spec: str) -> str:
         return "?"
     if isinstance(value, tuple | list):
         items = [_show(v, spec) for v in value[:MAX_ITEMS]]
-        return ", ".join(items) + (f" … ({len(value)})" if len(value) > MAX_ITEMS else "") or "none"
+        between = " and " if "," in spec else ", "
+        return between.join(items) + (f" … ({len(value)})" if len(value) > MAX_ITEMS else "") or "none"
     if isinstance(value, float) and value.is_integer() and not spec.endswith("f"):
         value = int(value)
     if isinstance(value, int | float) and not isinstance(value, bool) and spec:

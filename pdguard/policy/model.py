@@ -89,6 +89,8 @@ class Finding:
     refs: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()
     """Names of the engines that the target stands for (for the matrix engine × gate)."""
+    members: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """For a pair that stands for many: the names of its prefills and of its decodes."""
     waiver: str = ""
     """Reason and expiry of the waiver, where one applies."""
 

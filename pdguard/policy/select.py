@@ -21,7 +21,10 @@ def select_checks(checks: Sequence[Check], select: Iterable[str], skip: Iterable
     wanted = _names(checks, select)
     unwanted = _names(checks, skip)
     kept = [c for c in checks if not wanted or any(_fits(c, n) for n in wanted)]
-    return tuple(c for c in kept if not any(_fits(c, n) for n in unwanted))
+    left = tuple(c for c in kept if not any(_fits(c, n) for n in unwanted))
+    if checks and not left:
+        raise SelectionError("--select and --skip together leave no check", expected="at least one")
+    return left
 
 
 def find_check(checks: Sequence[Check], check_id: str) -> Check:
@@ -29,6 +32,11 @@ def find_check(checks: Sequence[Check], check_id: str) -> Check:
     for check in checks:
         if check.id == check_id.upper():
             return check
+    if any(check_id in (c.gate, *c.tags) for c in checks):
+        raise SelectionError(
+            f"{check_id!r} is a gate or a tag, expected one id",
+            todo=f"`pdguard checks --select {check_id}` lists its checks.",
+        )
     raise _no_such(check_id, [c.id for c in checks])
 
 
@@ -47,7 +55,11 @@ def _fits(check: Check, name: str) -> bool:
 
 
 def _no_such(name: str, known: Sequence[str]) -> SelectionError:
-    near = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(name.upper(), known, 1)
+    near = difflib.get_close_matches(name, known, 1, 0.8) or difflib.get_close_matches(
+        name.upper(), known, 1, 0.8
+    )
+    if any(c.isdigit() for c in name):
+        near = []  # a wrong number has no nearest one
     return SelectionError(
         f"no check, gate or tag is called {name!r}",
         expected=near[0] if near else "an id such as PDG101, a gate or a tag",

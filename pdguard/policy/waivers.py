@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -12,11 +12,12 @@ from pdguard.policy.model import Finding, Status
 
 
 def apply_waivers(
-    findings: Iterable[Finding], waivers: Sequence[Waiver], today: datetime.date
+    findings: Iterable[Finding], waivers: Sequence[Waiver], today: datetime.date, checks: Collection[str]
 ) -> tuple[list[Finding], list[str]]:
     """The findings with accepted ones marked as waived, and sentences about waivers that did nothing.
 
-    Only failed and unknown findings can be waived. A waiver counts up to and including its last day.
+    Only failed and unknown findings can be waived. A waiver counts up to and including its last day. Nothing
+    is said of checks that did not run (`checks` are the ids of those that did).
     """
     used: list[Waiver] = []
     result = []
@@ -30,6 +31,8 @@ def apply_waivers(
         result.append(replace(finding, status=Status.WAIVED, waiver=text))
     notes = []
     for waiver in waivers:
+        if waiver.check not in checks:
+            continue
         name = f"waiver of {waiver.check} on {waiver.target}"
         if waiver.expires < today:
             notes.append(f"{name} expired on {waiver.expires.isoformat()}: it no longer counts")
@@ -42,7 +45,17 @@ def _waiver_for(finding: Finding, waivers: Sequence[Waiver], today: datetime.dat
     if finding.status not in (Status.FAIL, Status.UNKNOWN):
         return None
     for waiver in waivers:
-        fits = waiver.check == finding.check and fnmatchcase(finding.target, waiver.target)
-        if fits and waiver.expires >= today:
+        if waiver.check == finding.check and waiver.expires >= today and _fits(finding, waiver.target):
             return waiver
     return None
+
+
+def _fits(finding: Finding, pattern: str) -> bool:
+    """Whether a waiver's target is this finding's; one that stands for many pairs must fit them all."""
+    pattern = pattern.replace("->", "→")
+    if not fnmatchcase(finding.target, pattern):
+        return False
+    prefills, decodes = finding.members
+    if pattern == "*" or len(prefills) * len(decodes) < 2:
+        return True
+    return all(fnmatchcase(f"{p}→{d}", pattern) for p in prefills for d in decodes)

@@ -83,6 +83,7 @@ class Gap:
     how: str
     names: dict[str, None] = field(default_factory=dict)
     targets: dict[str, None] = field(default_factory=dict)
+    checks: dict[str, None] = field(default_factory=dict)
     findings: set[int] = field(default_factory=set)
     worst: Severity = Severity.LOW
 
@@ -103,6 +104,7 @@ def gaps(findings: Iterable[Finding], engines: Sequence[Subject]) -> list[Gap]:
             if name:
                 gap.names[name] = None
             gap.targets[f.target] = None
+            gap.checks[f.check] = None
             gap.findings.add(number)
             gap.worst = max(gap.worst, f.severity)
     return sorted(found.values(), key=lambda g: (-len(g.findings), g.reason, g.how))

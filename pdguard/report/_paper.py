@@ -46,6 +46,8 @@ def _shown(char: str, unicode: bool) -> str:
     """One character as it may be printed: itself, a space, or its escape in ASCII."""
     if char in "\t\n\r":
         return " "
+    if not unicode and char == "→":
+        return "->"
     if not unicode and not char.isascii():
         return char.encode("ascii", "backslashreplace").decode("ascii")
     # Variation selectors change the width of the character before them.

@@ -63,8 +63,12 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
 def exit_code(findings: Iterable[Finding], fail_on: Severity = Severity.LOW, strict: bool = False) -> int:
     """0 when nothing counts, else 10 to 13 by the worst severity that is at or above `fail_on`.
 
-    With `strict` an unknown counts as high. Waived and skipped never count.
+    With `strict` an unknown counts as high, and so does an audit in which nothing was judged at all. Waived
+    and skipped never count.
     """
+    findings = tuple(findings)
+    if strict and fail_on <= Severity.HIGH and all(f.status is Status.SKIPPED for f in findings):
+        return Severity.HIGH.exit_code
     counted = (
         f.severity if f.status is Status.FAIL else Severity.HIGH
         for f in findings
@@ -83,7 +87,8 @@ def verdict(result: AuditResult, summary: Summary | None = None) -> Verdict:
     """The verdict on a whole audit. CLEAN needs something that was judged; unknown is never clean."""
     counts = summarise(result.findings) if summary is None else summary
     unknown = counts.count(Status.UNKNOWN)
-    open_ = f"{plural(unknown, 'check')} could not be judged"
+    ids = len({f.check for f in result.findings if f.status is Status.UNKNOWN})
+    open_ = f"{plural(unknown, 'verdict')} unknown ({plural(ids, 'check')})"
     tail = f"; {open_}" if unknown else ""
     if counts.worst is not None:
         word = {Severity.CRITICAL: "EXPOSED", Severity.HIGH: "AT RISK"}.get(counts.worst, "FINDINGS")
@@ -96,7 +101,11 @@ def verdict(result: AuditResult, summary: Summary | None = None) -> Verdict:
     if not passed and not waived:
         return Verdict("UNKNOWN", f"{result.cluster}: nothing failed, but no check was judged")
     text = f"{result.cluster}: {plural(passed, 'check')} passed on {plural(len(result.engines), 'engine')}"
-    return Verdict("CLEAN", text + (f"; {plural(waived, 'finding')} waived" if waived else ""))
+    if waived:
+        worst = max(f.severity for f in result.findings if f.status is Status.WAIVED)
+        accepted = f"{plural(waived, 'finding')} accepted by waiver (up to {worst.label})"
+        return Verdict("WAIVED", f"{text}; {accepted}")
+    return Verdict("CLEAN", text)
 
 
 def _where(result: AuditResult) -> str:

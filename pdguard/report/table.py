@@ -14,11 +14,13 @@ SHOWN_TARGETS = 5
 """Targets of a group that are named; the others are counted."""
 
 SHOWN_FACTS = 4
+SHOWN_CHECKS = 12
 _VERDICT_STYLES = {
     "EXPOSED": "critical",
     "AT RISK": "high",
     "FINDINGS": "medium",
     "UNKNOWN": "unknown",
+    "WAIVED": "medium",
     "CLEAN": "ok",
 }
 
@@ -39,18 +41,21 @@ class TableRenderer:
         said = verdict(result, summarise(result.findings))
         style = _VERDICT_STYLES[said.word]
         paper.text(said.text, lead=((said.word, style), ("  ", "")), indent=len(said.word) + 2)
+        fails = _groups.failing(result.findings)
+        gaps = _groups.gaps(result.findings, result.engines)
+        judged = any(f.status is not Status.SKIPPED for f in result.findings)
+        step = _next(paper, fails, gaps, judged)
+        paper.text(step, lead=(("next: ", "bold"),), indent=6)
         rows = _matrix.rows(result)
         if rows:
             paper.blank()
             _matrix.write(paper, rows)
-        fails = _groups.failing(result.findings)
-        gaps = _groups.gaps(result.findings, result.engines)
         _write_fails(paper, fails)
         _write_gaps(paper, gaps, sum(f.status is Status.UNKNOWN for f in result.findings))
         _write_waived(paper, _groups.waived(result.findings))
         _write_notes(paper, result.notes)
         paper.blank()
-        paper.text(_next(paper, fails, gaps), lead=(("next: ", "bold"),), indent=6)
+        paper.text(step, lead=(("next: ", "bold"),), indent=6)
         return paper.result()
 
 
@@ -102,16 +107,17 @@ def _write_gaps(paper: Paper, found: Sequence[_groups.Gap], unknown: int) -> Non
     if not found:
         return
     paper.blank()
-    title = f"{plural(unknown, 'check')} could not be judged; unknown is not a pass"
+    title = f"{plural(unknown, 'verdict')} could not be reached; unknown is not a pass"
     paper.text(title, lead=(("UNKNOWN  ", "bold"),), indent=9)
     for gap in found:
-        count = plural(len(gap.findings), "check")
+        count = plural(len(gap.findings), "verdict")
         lead: list[Span] = [("  ? ", "unknown"), (f"{count} ", "")]
         paper.text(
             f"(up to {gap.worst.label}) on {_some(paper, sorted(gap.targets, key=_matrix.natural))}",
             lead=lead,
             indent=4,
         )
+        paper.text("checks: " + _some(paper, sorted(gap.checks), SHOWN_CHECKS), indent=4)
         if gap.names:
             paper.text("missing: " + _some(paper, sorted(gap.names), SHOWN_FACTS), indent=4)
         if gap.reason:
@@ -141,7 +147,7 @@ def _write_notes(paper: Paper, notes: Sequence[str]) -> None:
         paper.text(note, lead=(("  - ", ""),), indent=4)
 
 
-def _next(paper: Paper, fails: Sequence[_groups.Group], found: Sequence[_groups.Gap]) -> str:
+def _next(paper: Paper, fails: Sequence[_groups.Group], found: Sequence[_groups.Gap], judged: bool) -> str:
     """The single most useful step: the worst failure that hits most, else the widest gap."""
     if fails:
         worst = [g for g in fails if g.severity is fails[0].severity]
@@ -162,4 +168,6 @@ def _next(paper: Paper, fails: Sequence[_groups.Group], found: Sequence[_groups.
         number = len(widest.findings)
         waiting = f"{plural(number, 'check')} {'waits' if number == 1 else 'wait'} for it"
         return f"{widest.step or 'get what is missing above'} ({waiting})"
+    if not judged:
+        return "nothing was judged: no check that was asked for applies here"
     return "nothing to fix; audit again after the next upgrade, restart or change of settings"

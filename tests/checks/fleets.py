@@ -5,7 +5,7 @@ from __future__ import annotations
 from pdguard.facts.cluster_facts import derive_cluster
 from pdguard.facts.derived import derive_engine
 from pdguard.facts.interface import Collected, Grade, Subject, Value
-from pdguard.facts.pairs import build_pairs
+from pdguard.facts.pairing import build_pairs, count_pairs
 from pdguard.facts.versions import parse_version
 from pdguard.policy.evaluate import evaluate
 from pdguard.policy.model import Status
@@ -27,7 +27,13 @@ ANSWERED: dict[str, Value] = {
     **{"tp_size": 1, "dp_size": 1, "pp_size": 1, "nnodes": 1},
     **{"speculative": "none", "speculative_settings": ()},
     **{"checksum": True, "kv_canary": "raise", "hierarchical_cache": False, "decode_radix_cache": False},
-    **{"decode_offload": False, "auto_truncate": False, "metrics_on": True, "keys_readable": "nobody"},
+    **{
+        "decode_offload": False,
+        "auto_truncate": False,
+        "dp_attention": False,
+        "metrics_on": True,
+        "keys_readable": "nobody",
+    },
     **{"role_switch": False, "host_receive_threshold": 1.0, "config_file": "none"},
 }
 """A careful operator's engine over HTTP: everything on that can be on, one rank, sizes that fit."""
@@ -36,7 +42,8 @@ REST: dict[str, Value] = {
     **{"env_read": True, "hold_raw": "unset", "hold_misread": "no", "t_hold": 30.0, "t_hold_kind": "finite"},
     **{"bootstrap_timeout": 300.0, "waiting_timeout": 300.0, "transfer_timeout": 30.0, "batch_cap": 0},
     **{"mori_timeout_ms": 0, "holds_drained": 0, "holds_timeout": 0, "holds_error": 0},
-    **{"test_injection": (), "env_not_understood": (), "env_overridden": ()},
+    **{"test_injection": (), "env_not_understood": (), "env_overridden": (), "rust_server": False},
+    **{"source_disagrees": (), "unmerged": (), "rust_parts": (), "newer_by_ctime": (), "newer_by_mtime": ()},
 }
 """Counters at zero, and an environment with nothing set; the hold's default is added by version."""
 
@@ -96,7 +103,12 @@ def fleet(*engines: Subject) -> Collected:
         router.facts.add(name, value, Grade.CONFIGURED, "fleet", name)
     pairs = build_pairs(prefills, decodes, [(router, frozenset())])
     cluster = Subject("cluster", "c")
-    derive_cluster(cluster, prefills, decodes, pairs, routers=1, prometheus=True)
+    count = count_pairs(prefills, decodes, [(router, frozenset())])
+    derive_cluster(cluster, prefills, decodes, pairs, count, routers=1, prometheus=True)
+    for role in ("prefill", "decode"):
+        cluster.facts.add(f"{role}_contents", 1, Grade.FINGERPRINTED, "fleet", role)
+    for engine in engines:
+        engine.facts.add("in_pair", bool(pairs), Grade.CLAIMED, "fleet", "in_pair")
     return Collected(cluster, list(engines), pairs, [router], [], POLICY)
 
 

@@ -138,8 +138,8 @@ SCENARIOS = (
     ),
     Scenario(
         "two ranks on 0.5.22",
-        lambda: pair("0.5.22", decode={"tp_size": 2}),
-        "302 p→d, 306 p→d, 416 d",
+        lambda: pair("0.5.22", prefill={"tp_size": 2}, decode={"tp_size": 2}),
+        "416 d",
     ),
     Scenario(
         "holds that time out",

@@ -198,3 +198,55 @@ def test_an_unexpected_fault_shows_its_kind_alone(
     told = capsys.readouterr().err
     assert "RuntimeError" in told
     assert "sk-secret" not in told
+
+
+def test_output_never_replaces_what_is_no_plain_file(incident: str, tmp_path: Path) -> None:
+    target = tmp_path / "report.txt"
+    target.write_text("old")
+    target.chmod(0o600)
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    done = pdguard("audit", "-", "-o", str(link), stdin=incident)
+    assert done.returncode == 13
+    assert link.is_symlink()
+    assert target.read_text().startswith("EXPOSED")
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert "written to" in done.stderr
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reader = subprocess.Popen(["head", "-c", "7", str(fifo)], stdout=subprocess.PIPE, text=True)
+    assert pdguard("audit", "-", "-o", str(fifo), stdin=incident).returncode in (2, 13)
+    assert reader.communicate(timeout=20)[0] == "EXPOSED"
+    assert fifo.is_fifo()
+    assert pdguard("audit", "-", "-o", str(tmp_path), stdin=incident).returncode == 2
+
+
+def test_the_exit_code_survives_a_reader_that_goes_away(incident: str) -> None:
+    command = f"{sys.executable} -m pdguard audit - -f json | head -c 10 >/dev/null; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], input=incident, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 13
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_closed_streams_are_told(tmp_path: Path, incident: str, closed: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(incident)
+    name = "-" if closed == "<&-" else str(file)
+    command = f"{sys.executable} -m pdguard audit {name} {closed}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "is closed" in done.stderr
+
+
+def test_a_large_fleet_shows_every_engine_s_findings() -> None:
+    done = pdguard("demo", "--engines", "60", "-f", "json")
+    report = json.loads(done.stdout)
+    small = json.loads(pdguard("demo", "--engines", "12", "-f", "json").stdout)
+    failing = {f["check"] for f in report["findings"] if f["status"] == "fail"}
+    assert failing == {f["check"] for f in small["findings"] if f["status"] == "fail"}
+    table = pdguard("demo", "--engines", "60").stdout
+    row = next(line for line in table.splitlines() if line.startswith("d0 "))
+    assert "CRIT" in row
+    assert "… d27 (10)" in row

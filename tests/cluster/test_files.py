@@ -33,7 +33,11 @@ def file_error(path: Path) -> str:
 
 def test_missing(tmp_path: Path) -> None:
     path = tmp_path / "no.yaml"
-    assert file_error(path) == f"{path}: there is no such file, expected a cluster file that can be read"
+    assert (
+        file_error(path)
+        == f"{path}: there is no such file (`pdguard demo` shows a cluster, examples/minimal.yaml a file), "
+        "expected a cluster file that can be read"
+    )
 
 
 def test_directory(tmp_path: Path) -> None:

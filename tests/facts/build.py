@@ -21,6 +21,8 @@ DEFAULTS: dict[str, Value] = {
     "speculative_settings": (),
     "checksum": False,
     "metrics_on": True,
+    "auto_truncate": False,
+    "dp_attention": False,
 }
 
 

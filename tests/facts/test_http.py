@@ -67,7 +67,11 @@ def test_every_version(version: str) -> None:
 def _grade(name: str, fact: Fact) -> Grade:
     if name in ("version", "version_kind"):
         return Grade.CLAIMED
-    return Grade.OBSERVED if name == "reachable" or fact.evidence[0].source == "metrics" else Grade.CONFIGURED
+    return (
+        Grade.OBSERVED
+        if name in ("reachable", "trouble") or fact.evidence[0].source == "metrics"
+        else Grade.CONFIGURED
+    )
 
 
 def test_only_what_is_needed_is_asked() -> None:

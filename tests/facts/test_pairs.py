@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pdguard.facts import pairing
 from pdguard.facts.interface import Grade, PairSubject, Subject, Value
-from pdguard.facts.pairs import build_pairs
+from pdguard.facts.pairing import build_pairs
 from tests.facts.build import engine, sized
 
 
@@ -69,13 +70,13 @@ def test_safe_context_closes_every_window(p_pool: int, d_pool: int, context: int
 
 
 def test_ranks_that_differ_widen_the_window() -> None:
-    prefill = engine("prefill", pools=(4096, 1024), pool=1024, admission_limit=4090)
+    prefill = engine("prefill", pools=(4096, 1024), pool=1024, dp_size=2, admission_limit=4090)
     facts = pair_of(prefill, sized("decode", 4096)).facts
     assert facts.value("over_read_from") == 1018
 
 
 def test_a_limit_that_the_formula_does_not_give_is_taken_as_told() -> None:
-    prefill = sized("prefill", 1024, pools=(1024, 512), admission_limit=2042)  # context parallel
+    prefill = engine("prefill", pools=(1024, 1024), dp_size=2, admission_limit=2042)  # context parallel
     assert pair_of(prefill, sized("decode", 4096)).facts.value("over_read_from") == 2042
 
 
@@ -87,6 +88,7 @@ def test_a_limit_that_the_formula_does_not_give_is_taken_as_told() -> None:
         ({"checksum": True}, {"checksum": True}, "both"),
         ({"checksum": True, "page_size": 64}, {"checksum": True}, "layouts differ"),
         ({"checksum": True, "page_size": None}, {"checksum": True}, None),
+        ({"checksum": True, "tp_size": 8}, {"checksum": True, "tp_size": 4}, None),
         ({"checksum": None}, {"checksum": True}, None),
         ({"checksum_supported": False, "checksum": None}, {"checksum": True}, "not supported"),
     ],
@@ -140,6 +142,101 @@ def test_a_large_fleet_is_judged_by_its_extremes() -> None:
     prefills = [sized("prefill", 100_000 + i, context=200_000, name=f"p{i}") for i in range(300)]
     decodes = [sized("decode", 150_000 - i, context=200_000, name=f"d{i}") for i in range(200)]
     pairs = build_pairs(prefills, decodes, [])
-    assert len(pairs) == 4
-    assert sum(p.alike for p in pairs) == 60_000
+    assert len(pairs) < 1500
     assert max(p.facts.integer("over_read_lengths") or 0 for p in pairs) == 50_000
+    # No engine is left out.
+    assert {n for p in pairs for n in p.members[0]} == {p.name for p in prefills}
+    assert {n for p in pairs for n in p.members[1]} == {d.name for d in decodes}
+
+
+def test_equal_engines_are_one_class_with_all_names() -> None:
+    prefills = [sized("prefill", 1024, name=f"p{i}") for i in range(300)]
+    decodes = [sized("decode", 4096, name=f"d{i}") for i in range(200)]
+    (pair,) = build_pairs(prefills, decodes, [])
+    assert pair.alike == 60_000
+    assert len(pair.members[0]) == 300
+
+
+def test_engines_that_a_waiver_tells_apart_are_never_one_class() -> None:
+    prefills = [sized("prefill", 1024, name=f"p{i}") for i in range(20)]
+    decodes = [sized("decode", 4096, name=f"d{i}") for i in range(20)]
+    pairs = build_pairs(prefills, decodes, [], ["p0→d0", "*"])
+    assert [p.name for p in pairs if p.alike == 1] == ["p0→d0"]
+    assert sum(p.alike for p in pairs) == 400
+
+
+_POOLS = st.sampled_from([1000, 2000, 4300, 9000])
+
+
+@given(
+    st.lists(st.tuples(_POOLS, _POOLS), min_size=2, max_size=5),
+    st.lists(st.tuples(_POOLS, _POOLS), min_size=2, max_size=5),
+)
+def test_collapsing_loses_no_verdict(p_pools: list[tuple[int, int]], d_pools: list[tuple[int, int]]) -> None:
+    """What is open somewhere for an engine with every pair listed is open with the extremes alone."""
+
+    def fleet(role: str, pools: list[tuple[int, int]]) -> list[Subject]:
+        return [
+            engine(
+                role,
+                "0.5.19",
+                name=f"{role}{i}",
+                dp_size=2,
+                pools=p,
+                pool=min(p),
+                reserved_decode_tokens=512,
+                admission_limit=min(4095, p[0] - 1) - 5,
+            )
+            for i, p in enumerate(pools)
+        ]
+
+    prefills, decodes = fleet("prefill", p_pools), fleet("decode", d_pools)
+    names = ("over_read_lengths", "mirror_lengths", "exposed_lengths", "never_admitted_lengths")
+
+    def bad(pairs: list[PairSubject]) -> set[tuple[str, str]]:
+        return {(n, e) for p in pairs for n in names if p.facts.integer(n) for m in p.members for e in m}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairing, "MAX_PAIRS", 0)
+        patch.setattr(pairing, "MAX_CLASS_PAIRS", 0)
+        few = build_pairs(prefills, decodes, [])
+    every = build_pairs(prefills, decodes, [])
+    assert bad(few) == bad(every)
+    safe = [min(p.facts.integer("safe_context") or 0 for p in pairs) for pairs in (few, every)]
+    assert safe[0] == safe[1]
+
+
+def test_a_half_that_truncates_admits_whatever_comes() -> None:
+    facts = pair_of(
+        sized("prefill", 1024, "0.5.19"), sized("decode", 1024, "0.5.19", auto_truncate=True)
+    ).facts
+    assert facts.value("over_read_from") == 1018
+    assert facts.value("over_read_to") == 4095
+    assert facts.value("exposed_lengths") == 4096 - 1018
+    assert facts.value("cut_differs") is True
+    both = pair_of(
+        sized("prefill", 1024, auto_truncate=True), sized("decode", 1024, auto_truncate=True)
+    ).facts
+    assert (both.value("over_read_lengths"), both.value("cut_differs")) == (0, False)
+
+
+def test_ranks_that_are_not_known_are_not_taken_as_equal() -> None:
+    prefill = engine("prefill", "0.5.19", dp_size=2)
+    facts = pair_of(prefill, sized("decode", 1024, "0.5.19")).facts
+    assert facts.get("over_read_lengths") is None
+    why = facts.why_missing("over_read_lengths")
+    assert why is not None
+    assert "ranks" in why.reason
+
+
+def test_a_sliding_window_limit_bounds_the_safe_context() -> None:
+    prefill = engine("prefill", pool=3000, pools=(3000,), admission_limit=294)
+    assert pair_of(prefill, sized("decode", 9000)).facts.value("safe_context") == 300
+
+
+def test_engines_behind_no_router_meet_each_other() -> None:
+    prefills = [engine("prefill", name=n) for n in ("p0", "p1")]
+    decodes = [engine("decode", name=n) for n in ("d0", "d1")]
+    pairs = build_pairs(prefills, decodes, [(Subject("router", "r0"), frozenset({"p0", "d0"}))])
+    assert [p.name for p in pairs] == ["p0→d0", "p1→d1"]
+    assert build_pairs(prefills[:1], decodes[:1], [(Subject("router", "r0"), frozenset({"p0"}))]) == []

@@ -68,7 +68,12 @@ def pythons() -> list[str]:
     for version in ("3.10", "3.12", "3.13"):
         roots = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
         found += [str(roots[0])] if roots else [p for p in [shutil.which(f"python{version}")] if p]
-    return found
+    return [p for p in found if _runs(p)]
+
+
+def _runs(python: str) -> bool:
+    """A name on PATH may be a shim without an interpreter behind it."""
+    return subprocess.run([python, "--version"], capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("python", pythons())

@@ -118,8 +118,25 @@ def test_roles_follow_the_engine_and_fall_back_on_the_cluster_file() -> None:
 
 def test_pairs_that_are_alike_are_counted() -> None:
     facts = FactSet({"over_read_lengths": Fact(3, Grade.CONFIGURED, ())})
-    pair = PairSubject("pair", "p→d", facts, engine("p"), engine("d"), alike=1000)
+    pair = PairSubject(
+        "pair", "p→d", facts, engine("p"), engine("d"), (("p",), tuple(f"d{i}" for i in range(1000)))
+    )
     rule = check("pair.over_read_lengths > 0", for_each="pair")
     (finding,) = judged(rule, pairs=[pair])
     assert finding.message == "bad (and 999 pairs alike)"
-    assert finding.engines == ("p", "d")
+    assert finding.engines[:2] == ("p", "d0")
+    assert len(finding.engines) == 1001
+
+
+def test_whether_a_check_applies_is_part_of_its_grade() -> None:
+    rule = check("engine.pool < 3", when="engine.hold == 'on'")
+    (finding,) = judged(rule, engine(pool=(1, Grade.OBSERVED), hold=("on", Grade.CLAIMED)))
+    assert (finding.status, finding.grade) == (Status.FAIL, Grade.CLAIMED)
+
+
+def test_a_fact_that_proves_nothing_alone_lends_no_grade() -> None:
+    """Two proofs of three facts each share a strong one; neither is stronger than its weak one."""
+    rule = check("engine.hold == 'on' || (engine.tp_size > 1 && engine.backend == 'mori')")
+    facts = engine(hold=("on", Grade.CLAIMED), tp_size=(2, Grade.OBSERVED), backend=("mori", Grade.CLAIMED))
+    (finding,) = judged(rule, facts)
+    assert (finding.status, finding.grade) == (Status.FAIL, Grade.CLAIMED)

@@ -18,7 +18,7 @@ from pdguard.policy.message import Message
         ("{pair.differs}", ("page_size", "backend"), "page_size, backend"),
         ("{pair.differs}", (), "none"),
         ("{cluster.prefill_limits}", tuple(range(9)), "0, 1, 2, 3, 4, 5 … (9)"),
-        ("{cluster.prefill_limits:,}", (1018, 4090), "1,018, 4,090"),
+        ("{cluster.prefill_limits:,}", (1018, 4090), "1,018 and 4,090"),
         ("{not.a_fact} {engine}", 1, "{not.a_fact} {engine}"),
         ("hold {engine.hold:,}", "on", "hold on"),
     ],

@@ -62,14 +62,33 @@ def test_find_check_in_any_case() -> None:
     ],
 )
 def test_a_waiver_needs_check_target_and_day(given: Waiver, expected: Status) -> None:
-    (found,), notes = apply_waivers([finding()], [given], TODAY)
+    (found,), notes = apply_waivers([finding()], [given], TODAY, {"PDG101", "PDG102"})
     assert found.status is expected
     assert bool(notes) == (expected is Status.FAIL)
 
 
 def test_what_passes_is_never_waived_and_unknown_can_be() -> None:
     given = [finding(status=Status.PASS), finding(status=Status.UNKNOWN)]
-    found, notes = apply_waivers(given, [waiver()], TODAY)
+    found, notes = apply_waivers(given, [waiver()], TODAY, {"PDG101"})
     assert [f.status for f in found] == [Status.PASS, Status.WAIVED]
     assert not notes
     assert found[1].waiver == "pool is raised on Friday (until 2026-11-30)"
+
+
+def test_a_selection_that_leaves_nothing_is_an_error() -> None:
+    with pytest.raises(SelectionError, match="leave no check"):
+        ids(["PDG101"], ["pool"])
+
+
+def test_a_waiver_of_one_pair_does_not_waive_those_alike() -> None:
+    alike = Finding(
+        "PDG202", "t", "pool", Severity.HIGH, Status.FAIL, None, "p0→d0", "m", members=(("p0", "p1"), ("d0",))
+    )
+    for target, expected in (("p0→d0", Status.FAIL), ("p*->d0", Status.WAIVED), ("*", Status.WAIVED)):
+        (found,), _ = apply_waivers([alike], [waiver("PDG202", target)], TODAY, {"PDG202"})
+        assert found.status is expected, target
+
+
+def test_nothing_is_said_of_waivers_of_checks_that_did_not_run() -> None:
+    _, notes = apply_waivers([finding()], [waiver("PDG303")], TODAY, {"PDG101"})
+    assert not notes

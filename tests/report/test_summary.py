@@ -54,15 +54,18 @@ def test_the_order_does_not_depend_on_the_order_of_arrival() -> None:
     ("findings", "line"),
     [
         (small().findings, "EXPOSED prod: 3 critical, 1 medium on 3 of 4 engines and 1 other;"
-         " 2 checks could not be judged"),
+         " 2 verdicts unknown (2 checks)"),
         ((of(Status.FAIL, HIGH), of(Status.UNKNOWN)), "AT RISK prod: 1 high on 1 of 4 engines;"
-         " 1 check could not be judged"),
+         " 1 verdict unknown (1 check)"),
         ((of(Status.FAIL, LOW),), "FINDINGS prod: 1 low on 1 of 4 engines"),
         ((of(Status.FAIL, MEDIUM),), "FINDINGS prod: 1 medium on 1 of 4 engines"),
         ((finding(target="r0", engines=()),), "EXPOSED prod: 1 critical on r0"),
         ((of(Status.PASS), of(Status.UNKNOWN)),
-         "UNKNOWN prod: nothing failed, but 1 check could not be judged"),
-        ((of(Status.PASS), of(Status.WAIVED)), "CLEAN prod: 1 check passed on 4 engines; 1 finding waived"),
+         "UNKNOWN prod: nothing failed, but 1 verdict unknown (1 check)"),
+        (
+            (of(Status.PASS), of(Status.WAIVED)),
+            "WAIVED prod: 1 check passed on 4 engines; 1 finding accepted by waiver (up to critical)",
+        ),
         ((of(Status.SKIPPED),), "UNKNOWN prod: nothing failed, but no check was judged"),
         ((), "UNKNOWN prod: nothing failed, but no check was judged"),
     ],

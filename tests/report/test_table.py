@@ -134,7 +134,7 @@ def test_unknown_never_looks_like_pass(findings: tuple[Finding, ...], width: int
         for f in findings
     )
     text = render(AuditResult("c", WHEN, unknown, ()), width)
-    assert text.startswith(f"UNKNOWN  c: nothing failed, but {len(unknown)} check")
+    assert text.startswith(f"UNKNOWN  c: nothing failed, but {len(unknown)} verdict")
     row = next(line for line in text.splitlines() if line.startswith("t ")).split()
     assert row.count("?") == len({f.gate for f in unknown})
     assert "ok" not in row
@@ -167,7 +167,7 @@ def test_a_fix_with_numbers_is_said_to_be_one_targets_own() -> None:
         one(*(finding(target=f"p{n}", fix=(f"set it to {n * 1000:,}",)) for n in range(9)), engines=9)
     )
     assert "fix 1 of 1 for p0: set it to 0\n" in text
-    assert text.count("set it to") == 2
+    assert text.count("set it to") == 3
     last = "next: PDG101 on p0: set it to 0 (8 more, each with numbers of its own: --format json)"
     assert last in " ".join(text.split())
 
@@ -180,7 +180,7 @@ def test_a_stronger_grade_does_not_lend_itself_to_others() -> None:
 
 def test_unknowns_name_what_is_missing_why_and_how() -> None:
     text = " ".join(render(small()).split())
-    assert "2 checks (up to high) on d1 missing: engine.t_hold" in text
+    assert "2 verdicts (up to high) on d1 checks:" in text
     assert "why: node gpu-03: connection refused" in text
     assert "how: start sshd on gpu-03, or give the node a transport" in text
     assert "missing: engine.hold how: it follows from other facts" in text

@@ -1,0 +1,215 @@
+"""Facts from fix states: what the source that an engine runs makes it do, whatever its version says.
+
+Each fact here has a twin in `derived` that rests on the version. The source is the stronger evidence
+(fingerprinted), so where both are known it wins; where a fix is unknown, the version's word stays, `claimed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pdguard.facts import history
+from pdguard.facts.deriving import version_of
+from pdguard.facts.interface import Evidence, Fact, FactSet, Grade, Value
+from pdguard.facts.versions import Release
+from pdguard.fingerprint.model import FixFinding, State
+
+SOURCE = "source"
+PRESENT, ABSENT, PARTIAL = State.PRESENT, State.ABSENT, State.PARTIAL
+LISTS = ("fixes_present", "fixes_partial", "fixes_absent", "fixes_unknown", "unmerged")
+
+FIX_FACTS = (*LISTS, "source_disagrees")
+
+States = Mapping[str, FixFinding]
+
+
+def miss_fix_facts(facts: FactSet, reason: str, how: str = "") -> None:
+    """Say why nothing is known of the fixes that an engine holds."""
+    for name in FIX_FACTS:
+        facts.miss(name, reason, how)
+
+
+def add_fix_facts(facts: FactSet, findings: Sequence[FixFinding]) -> None:
+    """Add which fixes the source holds, and everything that follows from them for one engine."""
+    states = {f.fix.id: f for f in findings}
+    _lists(facts, findings)
+    _disagreement(facts, findings)
+    backend = facts.text("backend") or ""
+    _admission(facts, states)
+    _hold(facts, states, backend)
+    _acknowledgement(facts, states, backend)
+    _told(facts, states, backend)
+    _flags(facts, states)
+
+
+def _add(facts: FactSet, name: str, value: Value, *findings: FixFinding) -> None:
+    """A fact that rests on these fixes; the evidence names the places that decided."""
+    evidence = []
+    for finding in findings:
+        spots = [f"{s.file}:{s.line}" for s in finding.spots] or ["no such code"]
+        evidence += [Evidence(SOURCE, f"{finding.fix.id} {spot}", finding.state.value) for spot in spots[:4]]
+    facts.put(name, Fact(value, Grade.FINGERPRINTED, tuple(evidence)))
+
+
+def _lists(facts: FactSet, findings: Sequence[FixFinding]) -> None:
+    merged = [f for f in findings if f.fix.merged]
+    by_state = {
+        "fixes_present": [f for f in merged if f.state is PRESENT],
+        "fixes_partial": [f for f in merged if f.state is PARTIAL],
+        "fixes_absent": [f for f in merged if f.state is ABSENT],
+        "fixes_unknown": [f for f in merged if f.state is State.UNKNOWN],
+        "unmerged": [f for f in findings if not f.fix.merged and f.state in (PRESENT, PARTIAL)],
+    }
+    for name, found in by_state.items():
+        ids = tuple(f.fix.id for f in found)
+        facts.put(name, Fact(ids, Grade.FINGERPRINTED, (Evidence(SOURCE, "fix catalogue", ids),)))
+
+
+def _disagreement(facts: FactSet, findings: Sequence[FixFinding]) -> None:
+    """Fixes that the release should hold and does not, and the other way round."""
+    version = version_of(facts)
+    if version is None or version.kind != "release":
+        facts.miss("source_disagrees", "the version is no release that could be compared with")
+        return
+    against = []
+    for finding in findings:
+        first = _release(finding.fix.first_release)
+        if not finding.fix.merged or first is None or finding.state not in (PRESENT, ABSENT):
+            continue
+        if (version.release >= first) != (finding.state is PRESENT):
+            against.append(finding)
+    words = tuple(f"{f.fix.id} {f.state.value}" for f in against)
+    used = against or [f for f in findings if f.fix.merged]
+    _add(facts, "source_disagrees", words, *used[:8])
+
+
+def _release(text: str) -> Release | None:
+    parts = text.split(".")
+    return (int(parts[0]), int(parts[1]), int(parts[2])) if len(parts) == 3 else None
+
+
+def _known(states: States, *ids: str) -> list[FixFinding] | None:
+    """The findings of these fixes, or None where one of them is not settled."""
+    found = [states[i] for i in ids if i in states]
+    settled = all(f.state is not State.UNKNOWN for f in found)
+    return found if len(found) == len(ids) and settled else None
+
+
+def _is(states: States, fix: str, backend: str = "") -> bool | None:
+    """Whether a fix is there, for a backend where one is named; None where that is not settled."""
+    finding = states.get(fix)
+    if finding is None:
+        return None
+    state = finding.backends.get(backend, finding.state) if backend else finding.state
+    return {PRESENT: True, ABSENT: False, State.NOT_APPLICABLE: False}.get(state)
+
+
+def _admission(facts: FactSet, states: States) -> None:
+    door, result = _is(states, "38935"), _is(states, "36988")
+    used = [states[i] for i in ("38935", "36988") if i in states]
+    if door is True:
+        _add(facts, "reject_fate", history.RETIRED_AT_DOOR, *used[:1])
+    elif door is False and result is True:
+        _add(facts, "reject_fate", history.RETIRED_LATE, *used)
+    elif door is False and result is False and _writes_to_finish(facts):
+        _add(facts, "reject_fate", history.WALKS_ON, *used)
+
+
+def _writes_to_finish(facts: FactSet) -> bool:
+    """0.4.10 finished a rejected request at intake; what follows there was never run, so nothing is said."""
+    version = version_of(facts)
+    return version is None or version.release >= (0, 5, 5)
+
+
+def _hold(facts: FactSet, states: States, backend: str) -> None:
+    code = _is(states, "35360" if backend == "nixl" else "35049", backend)
+    base = [states[i] for i in ("35049", "35360") if i in states]
+    if code is False:
+        _add(facts, "hold_support", "no such code", *base)
+        _add(facts, "hold_scope", "none", *base)
+        return
+    gate = _is(states, "41023")
+    if code is None or gate is None or not backend:
+        return
+    gated = states["41023"]
+    scope = _is(states, "41404")
+    if scope is not None:
+        _add(facts, "hold_scope", "every failure" if scope else "decode aborts", *base, states["41404"])
+    _default(facts, gate, gated)
+    if not gate:
+        if backend != "other":
+            _add(facts, "hold_support", "yes", *base, gated)
+    elif backend in ("mooncake", "nixl", "ascend"):
+        _add(facts, "hold_support", "yes", *base, gated)
+    elif backend == "mori":
+        can = _is(states, "37077", "mori")
+        if can is not None:
+            _add(facts, "hold_support", "yes" if can else "not on this backend", gated, states["37077"])
+    else:
+        _add(facts, "hold_support", "not on this backend", gated)
+
+
+def _default(facts: FactSet, gate: bool, finding: FixFinding) -> None:
+    """Where the variable is unset or not understood, the default that the source itself gives counts."""
+    raw, misread = facts.get("hold_raw"), facts.items("env_not_understood")
+    if raw is None or misread is None:
+        return
+    name = "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE"
+    if raw.value == "unset" or name in misread:
+        spots = tuple(
+            Evidence(SOURCE, f"{finding.fix.id} {s.file}:{s.line}", gate) for s in finding.spots[:2]
+        )
+        setting = facts.get("hold_setting")
+        if setting is None or setting.value is not gate:
+            facts.entries["hold_setting"] = Fact(gate, Grade.CONFIGURED, (*raw.evidence, *spots))
+
+
+def _acknowledgement(facts: FactSet, states: States, backend: str) -> None:
+    base, tagged = _is(states, "35360" if backend == "nixl" else "35049", backend), _is(states, "37077")
+    if base is not None and (tagged is not None or not base):
+        wire = history.NO_FORMAT if not base else history.NEW_FORMAT if tagged else history.OLD_FORMAT
+        _add(facts, "ack_format", wire, *(states[i] for i in ("35049", "37077") if i in states))
+    kept = "37077" if backend in ("nixl", "mori") else "40645"
+    value = _is(states, kept, backend)
+    if value is not None and backend in ("mooncake", "ascend", "nixl", "mori"):
+        _add(facts, "ack_kept", value, states[kept])
+    every = _is(states, "41402")
+    if every is not None:
+        _add(facts, "ack_every_rank", every, states["41402"])
+    poison = {"mooncake": "43719", "ascend": "43719", "nixl": "X3", "mori": "X2"}.get(backend)
+    if poison is None or base is None:
+        return
+    safe = _is(states, poison, backend)
+    acknowledges = base and not (backend == "mori" and not _is(states, "37077", "mori"))
+    if safe is not None:
+        _add(facts, "early_ack", acknowledges and not safe, states[poison])
+
+
+def _told(facts: FactSet, states: States, backend: str) -> None:
+    told = _is(states, "27372", backend)
+    if told is not None and backend in ("mooncake", "ascend", "nixl", "mori"):
+        _add(facts, "prefill_told", told, states["27372"])
+
+
+def _flags(facts: FactSet, states: States) -> None:
+    """Facts that are one fix, or its absence."""
+    for name, fix, when_present in (
+        ("batch_cap_support", "32758", True),
+        ("fake_receiver_fault", "X4", False),
+        ("offload_slot_fault", "24226", False),
+        ("offload_retract_fault", "30899", False),
+        ("restore_fault", "43562", False),
+    ):
+        finding = states.get(fix)
+        if finding is None or finding.state in (State.UNKNOWN, PARTIAL):
+            continue
+        if finding.state is State.NOT_APPLICABLE:
+            _add(facts, name, False, finding)
+            continue
+        _add(facts, name, (finding.state is PRESENT) is when_present, finding)
+    agreed = _is(states, "X1")
+    sizes = [facts.integer(n) for n in ("tp_size", "pp_size")]
+    if agreed is not None and None not in sizes:
+        many = any(size is not None and size > 1 for size in sizes)
+        local = not agreed and many and _is(states, "35049") is not False
+        _add(facts, "rank_local_hold", local, states["X1"])
