@@ -19,14 +19,16 @@ def run_audit(
     environ: Mapping[str, str],
     now: datetime.datetime,
     progress: Callable[[str], None] | None = None,
+    exercise: bool = False,
 ) -> AuditResult:
     """Audit `cluster` with `checks`.
 
     `environ` is where API keys named by variable are looked up; `now` (UTC) dates the report and decides
-    which waivers still hold. Raises InputError for a key that cannot be read, NothingCollected where not one
-    engine or node could be read.
+    which waivers still hold. With `exercise` the installed code of engines on local nodes is run by itself as
+    well. Raises InputError for a key that cannot be read, NothingCollected where not one engine or node could
+    be read.
     """
-    collected = collect(cluster, environ, progress)
+    collected = collect(cluster, environ, progress, exercise)
     return judge(cluster, collected, checks, now)
 
 

@@ -37,7 +37,8 @@ SOURCE_FACTS = frozenset(
 
 def inspect_target(target: Target, backend: str, checks: Sequence[Check]) -> Inspection:
     """The state of every fix in `target`, and the verdicts that follow for both roles with this backend."""
-    fixes = Matcher(load_fixes(bundled("remediations"))).find(target.read)
+    matcher = Matcher(load_fixes(bundled("remediations")))
+    fixes = matcher.find(target.read)
     engines = []
     for role in ("prefill", "decode"):
         engine = Subject("engine", role)
@@ -51,7 +52,22 @@ def inspect_target(target: Target, backend: str, checks: Sequence[Check]) -> Ins
     findings = evaluate(source_checks(checks), Collected(Subject("cluster", "inspect"), engines))
     seen = {(f.check, f.status, f.message): f for f in reversed(findings)}
     of_fixes = [_of_fix(f, backend) for f in fixes if f.fix.merged]
-    return Inspection(target.name, target.version, backend, tuple(fixes), (*of_fixes, *seen.values()))
+    unreadable = _unreadable(target, matcher.watched())
+    return Inspection(
+        target.name, target.version, backend, tuple(fixes), (*of_fixes, *seen.values()), unreadable
+    )
+
+
+def _unreadable(target: Target, watched: Sequence[str]) -> str:
+    """Why no file could be read, or "" where at least one could."""
+    why = "none of them is there"
+    for path in watched:
+        try:
+            if target.read(path) is not None:
+                return ""
+        except LookupError as error:
+            why = str(error.args[0])
+    return why
 
 
 _STATUS = {

@@ -45,6 +45,10 @@ def audit(
     folders: Annotated[
         list[Path] | None, typer.Option("--checks", metavar="DIR", help="A folder of checks of your own.")
     ] = None,
+    exercise: Annotated[
+        bool,
+        typer.Option("--exercise", help="Also run the installed code of engines on local nodes by itself."),
+    ] = False,
     width: Annotated[
         int | None,
         typer.Option(
@@ -69,7 +73,7 @@ def audit(
     renderer = rendering(output_format, width, output)
     checks = select_checks(catalogue(folders), select or (), skip or ())
     described = _read(cluster)
-    result = run_audit(described, checks, os.environ, datetime.datetime.now(datetime.UTC), note)
+    result = run_audit(described, checks, os.environ, datetime.datetime.now(datetime.UTC), note, exercise)
     write_result(renderer.render(result), output)
     if output is not None:
         said = verdict(result)

@@ -44,7 +44,7 @@ def inspect(
     import sys
 
     from pdguard.cli.run import catalogue, severity, write_result
-    from pdguard.errors import InputError
+    from pdguard.errors import InputError, NothingCollected
     from pdguard.fingerprint.model import BACKENDS, State
     from pdguard.fingerprint.report import as_json, as_table
     from pdguard.fingerprint.targets import open_target
@@ -59,6 +59,8 @@ def inspect(
     threshold = severity(fail_on)
     found = inspect_target(open_target(target), backend, catalogue(None))
     columns = options_for(sys.stdout, width=width).width if sys.stdout else 100
+    if found.unreadable:
+        raise NothingCollected("no watched file of the package could be read", found=found.unreadable)
     write_result(as_json(found) if output_format == "json" else as_table(found, columns), output)
     code = exit_code(found.findings, threshold, strict)
     unsettled = any(f.state is State.UNKNOWN for f in found.fixes)

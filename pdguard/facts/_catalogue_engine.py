@@ -83,6 +83,7 @@ ENGINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("titles", "list", "process", "setproctitle names below the engine, sorted"),
     ("followers", "list", "process", "nodes on which a follower of this engine runs"),
     ("followers_alike", "bool", "process", "followers have the same safety settings as the leader"),
+    ("exercised", "list", "process", "contracts that the installed code was run against by itself, by result"),
     ("fixes_present", "list", "process", "fixes of the catalogue that the running source holds"),
     ("fixes_partial", "list", "process", "fixes that it holds in part"),
     ("fixes_absent", "list", "process", "fixes that it lacks"),

@@ -11,19 +11,19 @@ from pdguard.cluster.auth import resolve_key, resolve_path
 from pdguard.cluster.model import Cluster, Engine, Router
 from pdguard.cluster.model import Tls as TlsSettings
 from pdguard.errors import InputError, NothingCollected
-from pdguard.facts import process
+from pdguard.facts import exercised, process
 from pdguard.facts._sources import Sources
 from pdguard.facts.cluster_facts import count_contents, derive_cluster
 from pdguard.facts.derived import derive_engine
 from pdguard.facts.deriving import version_of
 from pdguard.facts.environment import ENV_FACTS
-from pdguard.facts.fixes import add_fix_facts, miss_fix_facts
+from pdguard.facts.fixes import add_fix_facts, miss_fix_facts, weakest
 from pdguard.facts.http import HttpResults, Tls, collect_http
 from pdguard.facts.interface import Collected, FactSet, Grade, Subject
 from pdguard.facts.pairing import build_pairs, count_pairs
 from pdguard.facts.process import Found, NodeReading, collect_processes
 from pdguard.facts.router import derive_router
-from pdguard.facts.source import apply_source
+from pdguard.facts.source import apply_source, changed_since_start
 from pdguard.transport.factory import open_transport
 from pdguard.transport.interface import Json
 
@@ -42,7 +42,10 @@ class _Readings:
 
 
 def collect(
-    cluster: Cluster, environ: Mapping[str, str], progress: Callable[[str], None] | None = None
+    cluster: Cluster,
+    environ: Mapping[str, str],
+    progress: Callable[[str], None] | None = None,
+    exercise: bool = False,
 ) -> Collected:
     """Every fact about `cluster`, each known with its grade or missing with a reason.
 
@@ -54,6 +57,8 @@ def collect(
     if progress is not None:
         progress(_intention(cluster))
     http, readings = asyncio.run(_read(cluster, environ, keys, tls))
+    if exercise:
+        exercised.run_exercises(cluster, http.engines, readings.nodes, progress)
     collected = _assemble(cluster, http, readings)
     _refuse_nothing(collected, readings)
     return collected
@@ -241,9 +246,14 @@ def _assemble(cluster: Cluster, http: HttpResults, readings: _Readings) -> Colle
 
 
 def _contents(readings: _Readings, engine: Engine) -> frozenset[tuple[str, str]] | None:
-    found = _leader(readings, engine)
-    source = None if found is None else found.source
-    return None if source is None or source.unread() else frozenset(source.hashes().items())
+    every = [_leader(readings, engine), *readings.followers.get(engine.name, {}).values()]
+    contents: set[tuple[str, str]] = set()
+    for found in every:
+        source = None if found is None else found.source
+        if source is None or source.unread() or changed_since_start(source):
+            return None
+        contents.update(source.hashes().items())
+    return frozenset(contents)
 
 
 def _role(engine: Subject) -> str | None:
@@ -268,31 +278,30 @@ def _engine(engine: Engine, subject: Subject, readings: _Readings) -> None:
         process.apply_followers(facts, leader, followers, version)
     found = _leader(readings, engine)
     _source(facts, reading, found)
-    _fixes(facts, readings, found)
+    _fixes(facts, engine, readings, found)
     derive_engine(facts)
 
 
-def _fixes(facts: FactSet, readings: _Readings, found: Found | None) -> None:
+def _fixes(facts: FactSet, engine: Engine, readings: _Readings, found: Found | None) -> None:
     """What the source holds, unless the process began before the source was what it is now."""
     source = None if found is None else found.source
     if readings.sources is None or source is None or source.status != "found":
         why = facts.why_missing("source_root_kind")
         miss_fix_facts(facts, why.reason if why else "its source was not read", why.how if why else "")
         return
-    newer = [facts.items(n) for n in ("newer_by_ctime", "newer_by_mtime")]
-    watched = frozenset(source.files)
-    changed = {p for paths in newer for p in paths or () if p in watched}
-    if None in newer or changed:
-        reason = (
-            "its files changed after the process began"
-            if changed
-            else "the start of the process is not known"
-        )
-        miss_fix_facts(
-            facts, f"what the process runs is not what is on the disk: {reason}", "restart the engine"
-        )
+    followers = readings.followers.get(engine.name, {})
+    every = [source, *(f.source for f in followers.values() if f is not None and f.source is not None)]
+    if len(every) <= len(followers):
+        lost = sorted(n for n, f in followers.items() if f is None or f.source is None)
+        miss_fix_facts(facts, f"the source of its followers on {', '.join(lost)} was not read")
         return
-    add_fix_facts(facts, readings.sources.matcher.find(readings.sources.reader(source)))
+    for one in every:
+        why_not = one.unread() if one.status != "found" else changed_since_start(one)
+        if why_not:
+            miss_fix_facts(facts, f"what it runs is not what is on the disk: {why_not}", "restart the engine")
+            return
+    sources = readings.sources
+    add_fix_facts(facts, weakest([sources.matcher.find(sources.reader(one)) for one in every]))
 
 
 def _source(facts: FactSet, reading: NodeReading | None, found: Found | None) -> None:

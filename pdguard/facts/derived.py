@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pdguard.facts import history
-from pdguard.facts.deriving import derive, from_version, missing_because, version_of
+from pdguard.facts.deriving import derive, from_version, is_final, missing_because, version_of
 from pdguard.facts.interface import Fact, FactSet
 from pdguard.facts.versions import Release
 
@@ -81,6 +81,8 @@ def _env_read(facts: FactSet) -> None:
 
 
 def _hold_support(facts: FactSet, backend: str | None) -> None:
+    if is_final(facts, "hold_support"):
+        return
     code = from_version_quietly(facts, history.HOLD_CODE)
     if code is False:
         derive(facts, "hold_support", HOLD_NO_CODE, [facts.get("version")])
@@ -135,6 +137,8 @@ def _hold_unless_zero(facts: FactSet, support: Fact, setting: Fact) -> None:
 
 
 def _rank_local(facts: FactSet) -> None:
+    if is_final(facts, "rank_local_hold"):
+        return
     local = from_version_quietly(facts, history.RANK_LOCAL_HOLD)
     sizes = [facts.integer(n) for n in ("tp_size", "pp_size")]
     if local is False:

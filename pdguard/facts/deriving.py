@@ -41,10 +41,18 @@ def missing_because(subject: str, facts: FactSet, names: Iterable[str]) -> Missi
     return Missing("it does not follow from what is known")
 
 
+def is_final(facts: FactSet, name: str) -> bool:
+    """Whether a stronger source than the version was asked for `name`, and does not settle it."""
+    why = facts.why_missing(name)
+    return why is not None and why.final
+
+
 def from_version(
     facts: FactSet, name: str, table: Mapping[Release, T | None] | None, needs: tuple[str, ...] = ()
 ) -> T | None:
     """Add `name` as the version's entry in `table`, or the reason why the version does not tell."""
+    if is_final(facts, name):
+        return None
     version = version_of(facts)
     if version is None or any(facts.get(n) is None for n in needs):
         why = missing_because("engine", facts, (*needs, "version"))

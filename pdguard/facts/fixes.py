@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from pdguard.facts import history
 from pdguard.facts.deriving import version_of
-from pdguard.facts.interface import Evidence, Fact, FactSet, Grade, Value
+from pdguard.facts.interface import Evidence, Fact, FactSet, Grade, Missing, Value
 from pdguard.facts.versions import Release
 from pdguard.fingerprint.model import FixFinding, State
 
@@ -21,6 +21,15 @@ LISTS = ("fixes_present", "fixes_partial", "fixes_absent", "fixes_unknown", "unm
 FIX_FACTS = (*LISTS, "source_disagrees")
 
 States = Mapping[str, FixFinding]
+
+
+_ORDER = (State.NOT_APPLICABLE, PRESENT, PARTIAL, ABSENT, State.UNKNOWN)
+"""A group of processes holds a fix only as far as the one that holds least of it."""
+
+
+def weakest(trees: Sequence[Sequence[FixFinding]]) -> list[FixFinding]:
+    """For each fix the finding of the tree that holds least of it (a leader and its followers)."""
+    return [max(found, key=lambda f: _ORDER.index(f.state)) for found in zip(*trees, strict=True)]
 
 
 def miss_fix_facts(facts: FactSet, reason: str, how: str = "") -> None:
@@ -40,6 +49,7 @@ def add_fix_facts(facts: FactSet, findings: Sequence[FixFinding]) -> None:
     _acknowledgement(facts, states, backend)
     _told(facts, states, backend)
     _flags(facts, states)
+    _unsettled(facts, states)
 
 
 def _add(facts: FactSet, name: str, value: Value, *findings: FixFinding) -> None:
@@ -74,13 +84,53 @@ def _disagreement(facts: FactSet, findings: Sequence[FixFinding]) -> None:
     against = []
     for finding in findings:
         first = _release(finding.fix.first_release)
-        if not finding.fix.merged or first is None or finding.state not in (PRESENT, ABSENT):
+        if not finding.fix.merged or first is None:
             continue
-        if (version.release >= first) != (finding.state is PRESENT):
+        due = version.release >= first
+        # A fix that came to its backends one after the other is partial for a while upstream, too.
+        partial = finding.state is PARTIAL and due and not finding.backends
+        if partial or (finding.state in (PRESENT, ABSENT) and due != (finding.state is PRESENT)):
             against.append(finding)
     words = tuple(f"{f.fix.id} {f.state.value}" for f in against)
     used = against or [f for f in findings if f.fix.merged]
     _add(facts, "source_disagrees", words, *used[:8])
+
+
+DEPENDS: Mapping[str, tuple[str, ...]] = {
+    "reject_fate": ("38935", "36988"),
+    "hold_support": ("35049", "35360", "41023", "37077"),
+    "hold_scope": ("35049", "35360", "41404"),
+    "ack_format": ("35049", "37077"),
+    "ack_kept": ("40645", "37077"),
+    "ack_every_rank": ("41402",),
+    "early_ack": ("43719", "X2", "X3", "37077"),
+    "prefill_told": ("27372",),
+    "batch_cap_support": ("32758",),
+    "fake_receiver_fault": ("X4",),
+    "offload_slot_fault": ("24226",),
+    "offload_retract_fault": ("30899",),
+    "restore_fault": ("43562",),
+    "rank_local_hold": ("X1",),
+}
+"""Facts that the source settles, and the fixes they rest on."""
+
+
+def _unsettled(facts: FactSet, states: States) -> None:
+    """Say of each fact that the source was read and does not settle it; the version may then not either."""
+    for name, ids in DEPENDS.items():
+        if facts.get(name) is not None:
+            continue
+        open_ = [
+            f"{i} is {states[i].state.value}"
+            for i in ids
+            if i in states and states[i].state in (PARTIAL, State.UNKNOWN)
+        ]
+        if open_:
+            facts.entries[name] = Missing(
+                f"the source was read and does not settle it ({', '.join(open_)})",
+                "`pdguard inspect` shows the places",
+                final=True,
+            )
 
 
 def _release(text: str) -> Release | None:
@@ -181,6 +231,8 @@ def _acknowledgement(facts: FactSet, states: States, backend: str) -> None:
         return
     safe = _is(states, poison, backend)
     acknowledges = base and not (backend == "mori" and not _is(states, "37077", "mori"))
+    if states[poison].state is PARTIAL and acknowledges:
+        safe = False  # one failed send that is still acknowledged is enough
     if safe is not None:
         _add(facts, "early_ack", acknowledges and not safe, states[poison])
 

@@ -49,10 +49,14 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A fact that could not be had: why not, and how the operator can get it."""
+    """A fact that could not be had: why not, and how the operator can get it.
+
+    `final` says that a stronger source was asked and does not settle it, so that no weaker one may.
+    """
 
     reason: str
     how: str = ""
+    final: bool = False
 
 
 @dataclass(slots=True)

@@ -156,6 +156,18 @@ def _row(value: object) -> SourceFileRow | str | None:
     return SourceFileRow(sys.intern(value[0]), *numbers)
 
 
+def changed_since_start(source: EngineSource) -> str:
+    """Why the disk is not what the process runs; "" where nothing watched changed after its start."""
+    newer = None if source.answer is None else source.answer.newer
+    if newer is None:
+        return "the start of the process is not known"
+    changed = sorted({*newer.ctime, *newer.mtime} & set(source.files))
+    more = newer.ctime_total > len(newer.ctime) or newer.mtime_total > len(newer.mtime)
+    if changed:
+        return f"{len(changed)} watched files changed after the process began, {changed[0]} first"
+    return "many files changed after the process began" if more else ""
+
+
 def tree_reader(source: EngineSource | None, text: Callable[[str], str | None]) -> Reader:
     """A reader of one engine's files for the fingerprints.
 

@@ -30,6 +30,8 @@ class Inspection:
     backend: str
     fixes: tuple[FixFinding, ...]
     findings: tuple[Finding, ...]
+    unreadable: str = ""
+    """Why not one file of the package could be read, where that is so."""
 
 
 def as_json(inspection: Inspection) -> str:
@@ -77,7 +79,7 @@ def as_table(inspection: Inspection, width: int) -> str:
     fails = [f for f in ordered(inspection.findings) if f.status is Status.FAIL]
     unknown = [f for f in ordered(inspection.findings) if f.status is Status.UNKNOWN]
     unsettled = [f for f in inspection.fixes if f.state is State.UNKNOWN]
-    lines = [_verdict(inspection, fails, unknown, unsettled), ""]
+    lines = [_clean(_verdict(inspection, fails, unknown, unsettled)), ""]
     lines += [_row(f, width) for f in inspection.fixes if f.fix.merged]
     carried = [f for f in inspection.fixes if not f.fix.merged and f.state in (State.PRESENT, State.PARTIAL)]
     if carried:
@@ -89,7 +91,10 @@ def as_table(inspection: Inspection, width: int) -> str:
     if unsettled:
         lines += ["", "UNKNOWN FIXES  their places look like neither form; a guess would be worth nothing"]
         lines += [
-            _cut(f"  {f.fix.id}  {p.part}: {p.why}", width) for f in unsettled for p in f.parts if p.why
+            _cut(f"  {f.fix.id}  {p.part}: {p.why}", width)
+            for f in unsettled
+            for p in f.parts
+            if p.state is State.UNKNOWN
         ]
     if fails:
         lines += ["", "FINDINGS"]
@@ -131,6 +136,10 @@ def _names(findings: Iterable[Finding]) -> str:
     return ", ".join(dict.fromkeys(f.check for f in findings))
 
 
+def _clean(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def _cut(text: str, width: int) -> str:
-    safe = "".join(c if c.isprintable() else "?" for c in text)
+    safe = _clean(text)
     return safe if len(safe) <= width else safe[: width - 1] + "…"

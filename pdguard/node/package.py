@@ -60,6 +60,10 @@ class Sources:
         self._places: Dict[int, Place] = {}
         self._trees: Dict[Tuple[Any, ...], Tree] = {}
 
+    def origin(self, pid: int) -> imports.Origin:
+        """Where an engine imports the package from."""
+        return self._place(pid).origin
+
     def describe(self, pid: int) -> Dict[str, Any]:
         """Everything about the source that an engine runs."""
         if self.clock.over():

@@ -185,9 +185,13 @@ def inside(proc: str, pid: int, path: str) -> str:
 
     Opening /proc/PID/root/PATH plainly would follow an absolute link into this container's own files.
     """
-    root = "%s/%d/root" % (proc, pid)
     if not path.startswith("/"):
         path = link("%s/%d/cwd" % (proc, pid)) + "/" + path
+    return within("%s/%d/root" % (proc, pid), path)
+
+
+def within(root: str, path: str) -> str:
+    """A path below `root`, with its links followed inside `root`; "" for a loop of links."""
     todo = [p for p in path.split("/") if p][::-1]
     done: List[str] = []
     for _ in range(400):

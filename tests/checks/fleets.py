@@ -43,6 +43,7 @@ REST: dict[str, Value] = {
     **{"bootstrap_timeout": 300.0, "waiting_timeout": 300.0, "transfer_timeout": 30.0, "batch_cap": 0},
     **{"mori_timeout_ms": 0, "holds_drained": 0, "holds_timeout": 0, "holds_error": 0},
     **{"test_injection": (), "env_not_understood": (), "env_overridden": (), "rust_server": False},
+    **{"fixes_partial": (), "fixes_unknown": ()},
     **{"source_disagrees": (), "unmerged": (), "rust_parts": (), "newer_by_ctime": (), "newer_by_mtime": ()},
 }
 """Counters at zero, and an environment with nothing set; the hold's default is added by version."""

@@ -6,16 +6,17 @@ import functools
 import hashlib
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from pdguard._bundle import bundled
 from pdguard.facts.derived import derive_engine
-from pdguard.facts.fixes import add_fix_facts
+from pdguard.facts.fixes import add_fix_facts, weakest
 from pdguard.facts.interface import Grade, Subject, Value
 from pdguard.fingerprint.loader import load_fixes
 from pdguard.fingerprint.match import Matcher
-from pdguard.fingerprint.model import FixFinding
+from pdguard.fingerprint.model import FixFinding, State
 from tests.facts.build import DEFAULTS
 from tests.wheels import wheel
 
@@ -99,3 +100,45 @@ def test_a_default_is_the_source_s_own() -> None:
     facts = engine("0.5.22", "0.5.20", "mooncake", t_hold_kind="finite", **unset).facts
     assert facts.value("hold_setting") is False
     assert facts.value("hold") == "off"
+
+
+@pytest.mark.parametrize(
+    ("fix", "state", "fact", "value"),
+    [
+        ("38935", State.PARTIAL, "reject_fate", None),
+        ("38935", State.UNKNOWN, "reject_fate", None),
+        ("41404", State.UNKNOWN, "hold_scope", None),
+        ("35049", State.UNKNOWN, "hold_support", None),
+        ("35049", State.UNKNOWN, "hold", None),
+        ("43719", State.PARTIAL, "early_ack", True),
+        ("43719", State.UNKNOWN, "early_ack", None),
+        ("40645", State.UNKNOWN, "ack_kept", None),
+        ("X1", State.UNKNOWN, "rank_local_hold", None),
+    ],
+)
+def test_what_the_source_does_not_settle_the_version_may_not(
+    fix: str, state: State, fact: str, value: Value | None
+) -> None:
+    """A 0.5.23 tree with one fix gutted: its version must not lend it a pass."""
+    subject = Subject("engine", "d0")
+    subject.facts.add("version", "0.5.23", Grade.CLAIMED, "http", "version")
+    given: Mapping[str, Value] = {**DEFAULTS, "role": "decode", "tp_size": 2, "hold_setting": True}
+    for name, one in {**given, "t_hold_kind": "finite"}.items():
+        subject.facts.add(name, one, Grade.CONFIGURED, "http", name)
+    broken = [
+        replace(f, state=state, backends=dict.fromkeys(f.backends, state)) if f.fix.id == fix else f
+        for f in findings("0.5.23")
+    ]
+    add_fix_facts(subject.facts, broken)
+    derive_engine(subject.facts)
+    assert subject.facts.value(fact) == value
+    if value is None:
+        why = subject.facts.why_missing(fact)
+        assert why is not None
+        assert fix in why.reason
+
+
+def test_a_leader_holds_no_more_than_its_weakest_follower() -> None:
+    states = {f.fix.id: f.state for f in weakest([findings("0.5.23"), findings("0.5.20")])}
+    alone = {f.fix.id: f.state for f in findings("0.5.20")}
+    assert states == alone

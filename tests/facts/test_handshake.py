@@ -10,8 +10,8 @@ from tests.facts.build import engine
 
 VERSIONS = ("0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")
 
-# Rows decode, columns prefill. Letters: quiet; in flight; cleared before the drain, before the ABORT; a failed
-# send; two ranks.
+# Rows decode, columns prefill. Letters: quiet; in flight; cleared before the drain and before the ABORT;
+# a failed send; two ranks.
 SWITCHED_ON = {
     "mooncake": """
         NNNNNN NNNNNN NNNNNN NNNNNN NNNNNN NNNNNN

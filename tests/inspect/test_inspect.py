@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import py_compile
 import subprocess
 import sys
 import zipfile
@@ -149,3 +150,92 @@ def test_an_empty_package_is_unknown_never_clean(tmp_path: Path) -> None:
     found = inspected(tmp_path)
     assert found.version is None
     assert fails(found) or any(f.status is Status.UNKNOWN for f in found.findings)
+
+
+def small_tree(folder: Path) -> Path:
+    """A package with one watched file in it, which is enough to ask what Python would run in its place."""
+    package = folder / "sglang"
+    (package / "srt" / "disaggregation").mkdir(parents=True)
+    (package / "srt" / "disaggregation" / "prefill.py").write_text("x = 1\n")
+    (package / "_version.py").write_text("__version__ = version = '0.5.22'\n")
+    return package
+
+
+def reads(target: Path, file: str = "srt/disaggregation/prefill.py") -> str:
+    try:
+        found = open_target(str(target)).read(file)
+    except LookupError as error:
+        return str(error.args[0])
+    return "nothing" if found is None else found[1]
+
+
+@pytest.mark.parametrize("name", ["prefill.so", "prefill.abi3.so", "prefill.cpython-312-x86_64-linux-gnu.so"])
+def test_an_extension_that_stands_before_the_file(tmp_path: Path, name: str) -> None:
+    package = small_tree(tmp_path)
+    (package / "srt" / "disaggregation" / name).write_bytes(b"")
+    assert "compiled extension" in reads(package)
+
+
+def test_a_package_that_stands_before_the_file(tmp_path: Path) -> None:
+    package = small_tree(tmp_path)
+    (package / "srt" / "disaggregation" / "prefill").mkdir()
+    (package / "srt" / "disaggregation" / "prefill" / "__init__.py").write_text("")
+    assert "package of the same name" in reads(package)
+
+
+def test_bytecode_that_runs_unchecked(tmp_path: Path) -> None:
+    package = small_tree(tmp_path)
+    file = package / "srt" / "disaggregation" / "prefill.py"
+    py_compile.compile(str(file), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    assert reads(package) == "x = 1\n"
+    file.write_text("x = 2\n")
+    assert "unchecked" in reads(package)
+
+
+def test_what_is_there_in_compiled_form_only_is_not_nothing(tmp_path: Path) -> None:
+    package = small_tree(tmp_path)
+    file = package / "srt" / "disaggregation" / "prefill.py"
+    py_compile.compile(str(file), cfile=str(file.with_suffix(".pyc")))
+    file.unlink()
+    assert "compiled form" in reads(package)
+    command = [sys.executable, "-m", "pdguard", "inspect", str(package)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "no watched file" in done.stderr
+
+
+def test_links_in_an_image_lead_into_the_image(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    package = small_tree(image / "usr" / "lib" / "site-packages")
+    (image / "etc").mkdir()
+    file = package / "srt" / "disaggregation" / "prefill.py"
+    elsewhere = image / "opt" / "real.py"
+    elsewhere.parent.mkdir()
+    elsewhere.write_text("in_the_image = 1\n")
+    file.unlink()
+    file.symlink_to("/opt/real.py")
+    assert reads(image) == "in_the_image = 1\n"
+
+
+def test_a_package_behind_a_link_counts(tmp_path: Path) -> None:
+    one, two = small_tree(tmp_path / "a"), small_tree(tmp_path / "b" / "build")
+    site = tmp_path / "b" / "dist-packages"
+    site.mkdir()
+    (site / "sglang").symlink_to(one)
+    with pytest.raises(InputError, match="2 sglang packages"):
+        open_target(str(tmp_path / "b"))
+    assert open_target(str(two)).version == "0.5.22"
+
+
+def test_the_placeholder_version_gives_way_to_metadata(tmp_path: Path) -> None:
+    package = small_tree(tmp_path)
+    (package / "_version.py").write_text("__version__ = '0.0.0.dev0'\n")
+    assert open_target(str(package)).version == "0.0.0.dev0"
+    (tmp_path / "sglang-0.5.23.dist-info").mkdir()
+    assert open_target(str(package)).version == "0.5.23"
+
+
+def test_no_name_and_odd_digits_are_no_target() -> None:
+    for text in ("", " ", "٣"):
+        with pytest.raises(InputError):
+            open_target(text)

@@ -27,11 +27,11 @@ GATES_OF_THE_ISSUE = ("pool", "admission", "lifetime", "router")
 Report = dict[str, Any]
 
 
-def audit(lab: Lab, tmp_path: Path) -> tuple[Report, int]:
+def audit(lab: Lab, tmp_path: Path, *options: str) -> tuple[Report, int]:
     """The JSON report of the command on the live pair, and its exit code."""
     file = lab.write_cluster_yaml(tmp_path)
-    command = [sys.executable, "-m", "pdguard", "audit", str(file), "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    command = [sys.executable, "-m", "pdguard", "audit", str(file), "--format", "json", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode in (0, 10, 11, 12, 13), done.stderr
     report: Report = json.loads(done.stdout)
     return report, done.returncode

@@ -33,6 +33,14 @@ def test_a_file_patched_under_running_engines(tmp_path: Path) -> None:
         assert any(e["ref"].startswith("38935 srt/disaggregation/prefill.py:") for e in late["evidence"])
         assert not {c for c, _ in failing(before)} & {"PDG616", "PDG617", "PDG618", "PDG619"}
 
+        exercised, _ = audit(lab, tmp_path, "--exercise")
+        late = next(f for f in exercised["findings"] if f["check"] == "PDG207" and f["target"] == p)
+        assert (late["status"], late["grade"]) == ("fail", "exercised")
+        row = next(e for e in exercised["engines"] if e["name"] == d)
+        assert row["reject_fate"] == "is retired late"
+        assert row["ack_kept"] is row["ack_every_rank"] is False
+        assert row["hold_scope"] == "decode aborts"
+
         inspected = subprocess.run(
             [sys.executable, "-m", "pdguard", "inspect", str(lab.prefill.server.pid), "-f", "json"],
             capture_output=True,

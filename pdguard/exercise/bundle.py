@@ -1,0 +1,36 @@
+"""Packs the engine-side modules into one script: nothing of pdguard has to be installed beside the engine."""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+
+MODULES = (
+    *("boot", "stand", "doors", "results", "main", "wires", "library", "peers", "situations", "receiving"),
+    *("handshake", "holds", "serving", "contracts"),
+)
+"""In the order of their imports."""
+
+_LOADER = """
+import sys, types
+def _load(sources):
+    for name in ("pdguard", "pdguard.exercise", "pdguard.exercise.engine"):
+        package = types.ModuleType(name)
+        package.__path__ = []
+        sys.modules[name] = package
+    for name, text in sources:
+        module = types.ModuleType("pdguard.exercise.engine." + name)
+        sys.modules[module.__name__] = module
+        setattr(sys.modules["pdguard.exercise.engine"], name, module)
+        exec(compile(text, "pdguard/exercise/engine/" + name + ".py", "exec"), module.__dict__)
+    sys.modules["pdguard.exercise.engine.contracts"].start()
+_load(%s)
+"""
+
+
+@functools.cache
+def script() -> bytes:
+    """The script; it talks to the runner on standard input and output."""
+    folder = resources.files("pdguard.exercise.engine")
+    sources = [(name, (folder / f"{name}.py").read_text(encoding="utf-8")) for name in MODULES]
+    return (_LOADER % ascii(sources)).encode("ascii")

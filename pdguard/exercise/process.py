@@ -1,0 +1,191 @@
+"""One engine's interpreter, set apart: process group, scrubbed environment, scratch folder, time limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from pdguard.errors import PdguardError
+from pdguard.exercise import bundle
+from pdguard.exercise.model import Engine
+
+FLAGS = ("-I", "-B", "-u")
+_MAX_LINE = 4 * 1024 * 1024
+_MAX_ERRORS = 64 * 1024
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
+_OF_THE_ENGINE = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "SGLANG_HOST_IP": "127.0.0.1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "HIP_VISIBLE_DEVICES": "",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "LANG": "C.UTF-8",
+}
+
+
+class ExerciseError(PdguardError):
+    """The engine's interpreter could not be started, or stopped talking sense."""
+
+
+class EngineProcess:
+    """An interpreter with the engine imported. Use it as a context manager: what it started ends with it."""
+
+    def __init__(self, python: str, engine_path: str | None, deadline: float) -> None:
+        self.python, self.engine_path, self.deadline = python, engine_path, deadline
+        self.engine = Engine(python, engine_path)
+        self._lines: queue.Queue[bytes | None] = queue.Queue()
+        self._errors = bytearray()
+        self._scratch = Path(tempfile.mkdtemp(prefix="pdguard-exercise-"))
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> EngineProcess:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_what: object) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        script = self._scratch / "pdguard_exercise.py"
+        script.write_bytes(bundle.script())
+        try:
+            self._child = subprocess.Popen(
+                [self.python, *FLAGS, str(script)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment(self._scratch),
+                cwd=self._scratch,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise ExerciseError(
+                "the engine's interpreter could not be started",
+                expected=f"a Python with the engine's packages at {self.python}",
+                found=type(error).__name__,
+            ) from error
+        for stream, read in ((self._child.stdout, self._read_lines), (self._child.stderr, self._read_errors)):
+            threading.Thread(target=read, args=(stream,), daemon=True).start()
+        self.write({"engine_path": self.engine_path})
+        ready = self.read(self.deadline)
+        if not isinstance(found := ready.get("ready"), dict):
+            raise self.nonsense()
+        self.engine = Engine(
+            python=self.python,
+            path=self.engine_path,
+            version=str(found.get("version")),
+            root=str(found.get("root")),
+            missing={str(key): str(why) for key, why in dict(found.get("missing", {})).items()},
+            stand_ins=tuple(map(str, found.get("stand_ins", ()))),
+        )
+
+    def _read_lines(self, stream: IO[bytes]) -> None:
+        while line := stream.readline(_MAX_LINE):
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _read_errors(self, stream: IO[bytes]) -> None:
+        while part := stream.read1(65536) if hasattr(stream, "read1") else stream.read(65536):
+            self._errors += part
+            del self._errors[:-_MAX_ERRORS]
+
+    def write(self, what: Mapping[str, Any]) -> None:
+        """One command."""
+        if self._child is None or self._child.stdin is None:
+            raise ExerciseError("the engine's interpreter is not running")
+        try:
+            self._child.stdin.write(json.dumps(what).encode("ascii") + b"\n")
+            self._child.stdin.flush()
+        except OSError as error:
+            raise self.died() from error
+
+    def read(self, deadline: float) -> dict[str, Any]:
+        """The next line."""
+        try:
+            line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise ExerciseError(
+                "the engine's interpreter did not answer", expected="an answer in time", found="none"
+            ) from None
+        if line is None:
+            raise self.died()
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise self.nonsense()
+        return answer
+
+    def died(self) -> ExerciseError:
+        """The interpreter is gone; with the class of the last exception, whose text may quote anything."""
+        how = "nothing is known of its end"
+        if self._child is not None:  # looked at, not reaped: the id must stay its own until `close`
+            seen = os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if seen is not None:
+                how = f"{'exit' if seen.si_code == os.CLD_EXITED else 'signal'} {seen.si_status}"
+        lines = self._errors.decode("utf-8", "replace").strip().splitlines()
+        word = lines[-1].partition(":")[0].strip() if lines else ""
+        named = f", {word}" if word.replace(".", "_").isidentifier() and len(word) < 80 else ""
+        return ExerciseError(
+            "the engine's interpreter ended early", expected="a result", found=f"{how}{named}"
+        )
+
+    def nonsense(self) -> ExerciseError:
+        """What came is not what our script sends."""
+        return ExerciseError(
+            "the engine's interpreter makes no sense", expected="lines of JSON", found="others"
+        )
+
+    def run(
+        self, name: str, arguments: Mapping[str, Any], variables: Mapping[str, str], limit: float
+    ) -> dict[str, Any]:
+        """Run one exercise; its result, also where it did not come to its end."""
+        self.write({"run": name, "arguments": arguments, "environment": variables, "limit": limit})
+        answer = self.read(time.monotonic() + limit + 5)
+        if not isinstance(result := answer.get("result"), dict):
+            raise self.nonsense()
+        return result
+
+    def close(self) -> None:
+        """End everything that was started and remove the scratch folder."""
+        child = self._child
+        if child is not None:
+            os.killpg(child.pid, signal.SIGKILL)  # never reaped before, so the id is still its own
+            child.wait()
+            for stream in (child.stdin, child.stdout, child.stderr):
+                if stream is not None:
+                    _close(stream)
+            self._child = None
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _close(stream: IO[bytes]) -> None:
+    try:
+        stream.close()
+    except BrokenPipeError:
+        return
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """Nothing of ours but where to find programs and libraries; every cache goes to the scratch folder."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    places = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "HF_HOME")
+    return {"PATH": os.defpath, **kept, **dict.fromkeys(places, str(scratch)), **_OF_THE_ENGINE}
