@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -23,8 +24,10 @@ FLAGS = ("-I", "-B", "-u")
 _MAX_LINE = 4 * 1024 * 1024
 _MAX_ERRORS = 64 * 1024
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
+_CORE = "scheduler"
+_CPU = "SGLANG_USE_CPU_ENGINE"
 _OF_THE_ENGINE = {
-    "SGLANG_USE_CPU_ENGINE": "1",
+    _CPU: "1",
     "SGLANG_HOST_IP": "127.0.0.1",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -63,6 +66,13 @@ class EngineProcess:
         self.close()
 
     def _start(self) -> None:
+        """Import the engine as on a machine without accelerator; where that fails, as it goes by itself."""
+        self._launch(_OF_THE_ENGINE)
+        if self.engine.root and _CORE in self.engine.missing:
+            self._end()
+            self._launch({name: value for name, value in _OF_THE_ENGINE.items() if name != _CPU})
+
+    def _launch(self, variables: Mapping[str, str]) -> None:
         script = self._scratch / "pdguard_exercise.py"
         script.write_bytes(bundle.script())
         try:
@@ -71,7 +81,7 @@ class EngineProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=environment(self._scratch),
+                env={**environment(self._scratch), **variables},
                 cwd=self._scratch,
                 start_new_session=True,
             )
@@ -81,8 +91,12 @@ class EngineProcess:
                 expected=f"a Python with the engine's packages at {self.python}",
                 found=type(error).__name__,
             ) from error
-        for stream, read in ((self._child.stdout, self._read_lines), (self._child.stderr, self._read_errors)):
-            threading.Thread(target=read, args=(stream,), daemon=True).start()
+        self._lines, self._errors = queue.Queue(), bytearray()
+        for read, stream, into in (
+            (_read_lines, self._child.stdout, self._lines),
+            (_read_errors, self._child.stderr, self._errors),
+        ):
+            threading.Thread(target=read, args=(stream, into), daemon=True).start()
         self.write({"engine_path": self.engine_path})
         ready = self.read(self.deadline)
         if not isinstance(found := ready.get("ready"), dict):
@@ -95,16 +109,6 @@ class EngineProcess:
             missing={str(key): str(why) for key, why in dict(found.get("missing", {})).items()},
             stand_ins=tuple(map(str, found.get("stand_ins", ()))),
         )
-
-    def _read_lines(self, stream: IO[bytes]) -> None:
-        while line := stream.readline(_MAX_LINE):
-            self._lines.put(line)
-        self._lines.put(None)
-
-    def _read_errors(self, stream: IO[bytes]) -> None:
-        while part := stream.read1(65536) if hasattr(stream, "read1") else stream.read(65536):
-            self._errors += part
-            del self._errors[:-_MAX_ERRORS]
 
     def write(self, what: Mapping[str, Any]) -> None:
         """One command."""
@@ -164,28 +168,44 @@ class EngineProcess:
             raise self.nonsense()
         return result
 
+    def _end(self) -> None:
+        """End the whole group. It was never reaped before, so its id is still its own."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        for stream in (child.stdin, child.stdout, child.stderr):
+            if stream is not None:
+                _close(stream)
+
     def close(self) -> None:
         """End everything that was started and remove the scratch folder."""
-        child = self._child
-        if child is not None:
-            os.killpg(child.pid, signal.SIGKILL)  # never reaped before, so the id is still its own
-            child.wait()
-            for stream in (child.stdin, child.stdout, child.stderr):
-                if stream is not None:
-                    _close(stream)
-            self._child = None
+        self._end()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
+def _read_lines(stream: IO[bytes], lines: queue.Queue[bytes | None]) -> None:
+    with contextlib.suppress(ValueError):  # closed under us
+        while line := stream.readline(_MAX_LINE):
+            lines.put(line)
+    lines.put(None)
+
+
+def _read_errors(stream: IO[bytes], errors: bytearray) -> None:
+    with contextlib.suppress(ValueError):
+        while part := stream.readline(_MAX_ERRORS):
+            errors += part
+            del errors[:-_MAX_ERRORS]
+
+
 def _close(stream: IO[bytes]) -> None:
-    try:
+    with contextlib.suppress(BrokenPipeError):
         stream.close()
-    except BrokenPipeError:
-        return
 
 
 def environment(scratch: Path) -> dict[str, str]:
     """Nothing of ours but where to find programs and libraries; every cache goes to the scratch folder."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     places = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "HF_HOME")
-    return {"PATH": os.defpath, **kept, **dict.fromkeys(places, str(scratch)), **_OF_THE_ENGINE}
+    return {"PATH": os.defpath, **kept, **dict.fromkeys(places, str(scratch))}

@@ -14,6 +14,7 @@ PAIR_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("exposed_lengths", "int", "both", "how many of them also pass prefill's tokenizer, so that they walk on"),
     ("held_seconds", "float", "both", "how long the half that accepted waits, in seconds (300 by default)"),
     ("retries", "int", "router", "how often a router in front tries a failed pair"),
+    ("answer_refused", "bool", "both", "decode refuses prefill's bootstrap answer, which has fields it does not know"),
     ("cut_differs", "bool", "both", "one half truncates where the other rejects, or both cut to other lengths"),
     ("hold_margin", "float", "both", "decode's T_hold less the bound of one transfer call of prefill, in seconds"),
     ("handshake", "text", "both", "how an abort in mid-transfer ends: drained, timeout, no hold, early ack, partial"),

@@ -85,6 +85,9 @@ NO_FORMAT, OLD_FORMAT, NEW_FORMAT = "none", "three frames", "four frames with a 
 
 ACK_FORMAT: Table = {OLDEST: NO_FORMAT, (0, 5, 19): OLD_FORMAT, (0, 5, 22): NEW_FORMAT}  # sglang#37077
 
+BOOTSTRAP_ANSWER: Mapping[Release, int | None] = {OLDEST: None, (0, 5, 19): 1, (0, 5, 22): 2, (0, 5, 23): 3}
+"""Generations of prefill's bootstrap answer. A decode refuses one with fields that it does not know (run)."""
+
 ACK_KEPT: Mapping[str, Flags] = {
     "mooncake": {OLDEST: False, (0, 5, 21): True},  # sglang#40645
     "ascend": {OLDEST: False, (0, 5, 21): True},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pdguard.facts import history
-from pdguard.facts.deriving import derive, missing_because
+from pdguard.facts.deriving import derive, missing_because, version_of
 from pdguard.facts.handshake import Decode, Prefill, outcome
 from pdguard.facts.interface import Fact, FactSet, PairSubject
 from pdguard.facts.windows import derive_windows
@@ -25,6 +25,7 @@ def derive_pair(pair: PairSubject) -> None:
     _differing(facts, "timeouts_differ", p, d, TIMEOUTS)
     _any_differs(facts, "speculative_differs", p, d, SPECULATIVE)
     _any_differs(facts, "versions_differ", p, d, ("version",))
+    _bootstrap_answer(facts, p, d)
     _formats(facts, p, d)
     _handshake(facts, p, d)
     _hold_one_side(facts, p, d)
@@ -75,6 +76,16 @@ def _any_differs(facts: FactSet, name: str, p: FactSet, d: FactSet, names: tuple
         _miss(facts, name, (p, d), names)
     else:
         derive(facts, name, False, _both(p, d, names))
+
+
+def _bootstrap_answer(facts: FactSet, p: FactSet, d: FactSet) -> None:
+    """An older decode reads prefill's layout into a fixed set of fields, and a newer one's are too many."""
+    versions = version_of(p), version_of(d)
+    known = [None if v is None else v.lookup(history.BOOTSTRAP_ANSWER) for v in versions]
+    if known[0] is None or known[1] is None:
+        _miss(facts, "answer_refused", (p, d), ("version",))
+        return
+    derive(facts, "answer_refused", known[0] > known[1], _both(p, d, ("version",)))
 
 
 def _formats(facts: FactSet, p: FactSet, d: FactSet) -> None:

@@ -87,6 +87,19 @@ def test_an_engine_that_cannot_be_imported_leaves_everything_not_run(tmp_path: P
     assert "no such kernel" in result.why
 
 
+def test_an_engine_that_refuses_the_cpu_switch_is_imported_without_it(tmp_path: Path) -> None:
+    scheduler = """
+        import os
+        if os.environ.get("SGLANG_USE_CPU_ENGINE"):
+            raise ImportError("these kernels are for the GPU")
+        class Scheduler:
+            pass
+        """
+    report = run(fakes.engine(tmp_path, sglang__srt__managers__scheduler=scheduler))
+    assert "scheduler" not in report.engine.missing
+    assert only(report) == ("vulnerable", "fail")
+
+
 def test_without_an_engine_every_contract_says_why(tmp_path: Path) -> None:
     report = run_exercise(fakes.PYTHON, str(tmp_path), None, 60)
     assert {result.state for result in report.results} == {"not-run"}

@@ -96,8 +96,9 @@ def test_inner_functions_are_places_too() -> None:
 
 def test_decorated_and_async_definitions_are_found() -> None:
     text = (
-        "class C:\n    @property\n    @cached(\n        1,\n        2,\n    )\n    def f(self): return 1\n"
-        "    @wraps\n    async def g(self): await x()\n@dataclass\nclass D:\n    limit: int = 3\n"
+        "class C:\n    @property\n    @functools.lru_cache(\n        1,\n        2,\n    )\n"
+        "    def f(self): return 1\n"
+        "    @wraps(h)\n    async def g(self): await x()\n@dataclass\nclass D:\n    limit: int = 3\n"
     )
     assert normal(text, "C.f") == "def f(self):\n    return 1"
     assert normal(text, "C.g") == "async def g(self):\n    await x()"
@@ -136,12 +137,12 @@ def test_comments_docstrings_annotations_quotes_and_layout_are_gone() -> None:
         'class C:\n    """Doc."""\n    n: int\n    m: "int" = 3\n'
         '    def f(self, a: int, *b: str, c: "X" = 1) -> None:\n        "Doc."\n'
         '        # note\n        x: dict[str, int] = {"a":1,}\n'
-        '        return (a if "q" else\n            x)\n'
+        '        return (a if "q" == c else\n            x)\n'
         '    def g(self):\n        """Only this."""\n'
     )
     assert normal(text, "C") == (
         "class C:\n    m = 3\n\n    def f(self, a, *b, c=1):\n        x = {'a': 1}\n"
-        "        return a if 'q' else x\n\n    def g(self):\n        pass"
+        "        return a if 'q' == c else x\n\n    def g(self):\n        pass"
     )
 
 
@@ -169,9 +170,10 @@ def test_tabs_are_indents_too() -> None:
 
 def test_lines_lead_back_to_the_file() -> None:
     text = (
-        "# licence\n\n\nclass C:\n    @first(\n        1,\n    )\n    @second\n    def f(\n        self,\n"
+        "# licence\n\n\nclass C:\n    @functools.lru_cache(\n        1,\n    )\n    @staticmethod\n"
+        "    def f(\n        self,\n"
         "        room,\n    ):\n        '''Two\n        lines.'''\n        # note\n        x = call(\n"
-        "            1,\n            2,\n        )\n\n        @inner(\n            3,\n        )\n"
+        "            1,\n            2,\n        )\n\n        @wraps(\n            3,\n        )\n"
         "        def g():\n            self.free(\n                room,\n            )\n"
         "        if (\n            room\n            and x\n        ):\n            self.drain(room)\n"
         "        return x\n"
@@ -215,8 +217,10 @@ def test_a_broken_place_is_unknown_or_missing(body: str) -> None:
     assert judged(method(body)).state is State.UNKNOWN
 
 
-def test_broken_text_elsewhere_does_not_matter() -> None:
-    assert judged(method("self.drain()") + "\n\ndef broken(:\n    pass\n").state is State.PRESENT
+def test_a_file_that_python_would_not_take_is_unknown() -> None:
+    found = judged(method("self.drain()") + "\n\ndef broken(:\n    pass\n")
+    assert found.state is State.UNKNOWN
+    assert "not Python" in found.why
 
 
 def test_very_deep_code_is_unknown() -> None:

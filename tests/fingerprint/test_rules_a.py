@@ -116,6 +116,8 @@ def test_states_of_backends(version: str) -> None:
 def test_every_part_that_decides_says_where() -> None:
     for one, found in Tree("0.5.23").find(*STATES).items():
         for part in found.parts:
+            if part.state is State.NOT_APPLICABLE:
+                continue  # An override that is not there.
             assert part.spot is not None, (one, part)
             assert part.spot.line > 1, (one, part)
 
@@ -198,6 +200,8 @@ def test_a_renamed_place_makes_it_unknown(version: str, one: str) -> None:
     for file, path in decisive(version, one):
         if path.endswith("__init__") or path.startswith("Envs.") or ".supports_" in path:
             continue
+        if (file in (PREFILL, DECODE) and "." not in path) or path == "NixlKVSender.clear":
+            continue  # An import, and a method that need not be there.
         tree = Tree(version).edited(file, transforms.renamed, path, "vendor_name")
         assert tree.find(one)[one].state is State.UNKNOWN, (path, explained(tree, one))
 
@@ -260,6 +264,9 @@ def bring_38935(tree: Tree) -> Tree:
     tree = tree.edited(SCHEDULER, method_added, "Scheduler", leave)
     tree = tree.edited(PREFILL, with_first, "PrefillBootstrapQueue.add", door("is_unadmitted_reject(req)"))
     fresh = "not (is_retracted or is_rebootstrap) and is_unadmitted_reject(req)"
+    name = "from sglang.srt.disaggregation.utils import is_unadmitted_reject\n"
+    for file in (PREFILL, DECODE):
+        tree = tree.edited(file, lambda t: t.replace("\nlogger = ", f"\n{name}\nlogger = ", 1))
     return tree.edited(DECODE, with_first, "DecodePreallocQueue.add", door(fresh))
 
 
@@ -359,7 +366,10 @@ def bring_41618(tree: Tree) -> Tree:
 
 
 def bring_41404(tree: Tree) -> Tree:
-    code = "def ensure_abort_notified(self, force_arm=False):\n    self._send_abort_notification(force_arm=1)"
+    code = (
+        "def ensure_abort_notified(self, force_arm=False):\n"
+        "    self._send_abort_notification(force_arm=1)\n    self.abort_notified = True"
+    )
     tell = "one = decode_req.kv_receiver\none.ensure_abort_notified(force_arm=True)"
     tree = tree.edited(COMMON, method_added, "CommonKVReceiver", code)
     return tree.edited(DECODE, put_into_branches, TRANSFERRED, "KVPoll.Failed or", tell)
@@ -414,7 +424,8 @@ def test_bringing_one_fix_leaves_the_others_alone() -> None:
 def test_half_of_a_fix_is_partial() -> None:
     tree = Tree("0.5.22").edited(DECODE, dropped, "DecodePreallocQueue.add", "is_unadmitted_reject")
     found = tree.find("38935")["38935"]
-    assert [p.state for p in found.parts] == [State.PRESENT, State.ABSENT, State.PRESENT, State.PRESENT]
+    assert [p.state for p in found.parts].count(State.ABSENT) == 1
+    assert {p.state for p in found.parts} == {State.PRESENT, State.ABSENT}
     assert found.state is State.PARTIAL
 
 

@@ -354,7 +354,13 @@ def test_one_lost_line_of_43719_is_partial() -> None:
 def bring_43719(tree: Tree) -> Tree:
     tree = tree.edited(MOONCAKE, in_failed_sends, "self._poison_unsettled_send(room=kv_chunk.room)")
     tree = tree.edited(MOONCAKE, after_aux, "if ret != 0:\n    self._poison_unsettled_send(req.room)")
-    gate = "if self._deferred_ack_poisoned_rooms & {room}:\n    return None"
+    gate = "if room in self._deferred_ack_poisoned_rooms:\n    return None"
+    for file, before, name, code in (
+        (COMMON, "_maybe_ack_drained_abort", "poison_deferred_ack_room", "_deferred_ack_poisoned_rooms.add"),
+        (MOONCAKE, "transfer_worker", "_poison_unsettled_send", "poison_deferred_ack_room"),
+    ):
+        helper = f"    def {name}(self, room):\n        self.{code}(room)\n\n    def {before}("
+        tree = tree.edited(file, str.replace, f"    def {before}(", helper, 1)
     return tree.edited(COMMON, with_first, ACK, gate)
 
 

@@ -63,7 +63,8 @@ def _test(options: argparse.Namespace) -> int:
     env = {**os.environ, VERSIONS_ENV: ",".join(options.versions)}
     target = list(options.pytest_args)
     if not any(Path(argument.partition("::")[0]).exists() for argument in target):
-        target.append(str(Path(__file__).resolve().parent))
+        here = Path(__file__).resolve().parent
+        target += [str(here), str(here.parent / "exercise")]
     command = [sys.executable, "-m", "pytest", "-m", "lab", "-v", *target]
     # A group of its own: pytest then gets one interrupt from us, not a second one from the terminal.
     tests = subprocess.Popen(

@@ -11,7 +11,7 @@ from .spec import VERSIONS, LabSpec
 
 VERSIONS_ENV = "PDGUARD_LAB_VERSIONS"
 DEFAULT_VERSIONS = ("0.5.20", "0.5.22")
-ALWAYS_SET_UP = ("0.5.20", "0.5.22", "0.5.23")
+ALWAYS_SET_UP = VERSIONS
 """Versions that some tests name themselves, whatever the runner asks for."""
 
 

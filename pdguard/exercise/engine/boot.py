@@ -6,6 +6,7 @@ change below the engine's folder, and what the machine lacks (kernels, libraries
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -25,6 +26,7 @@ REPLACEABLE = {
 """Modules that an import may miss here, and how the names end that the engine takes from them. A placeholder
 stands in if, and only if, they are absent. (Off the GPU the engine imports CPU kernels and calls none.)"""
 
+_NEW_NETWORK = 0x40000000
 _VISION_OPS = ("nms", "qnms")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = (
@@ -56,6 +58,13 @@ def private_output() -> int:
     os.dup2(2, 1)
     logging.disable(logging.CRITICAL)
     return mine
+
+
+def leave_the_network() -> None:
+    """Move to a network namespace without a device, where this process may; the hook holds in any case."""
+    unshare = getattr(ctypes.CDLL(None, use_errno=True), "unshare", None)
+    if unshare is not None and unshare(_NEW_NETWORK) == 0:
+        note("network namespace: its own, without a device")
 
 
 def fence(root: str | None) -> None:

@@ -62,6 +62,7 @@ def serve(contracts: Mapping[str, Contract], peer: Callable[[int, Mapping[str, A
     if root:
         sys.path.insert(0, root)
     boot.stand_in_for_the_missing()
+    boot.leave_the_network()
     boot.fence(root)
     boot.load()
     write_line(output, {"ready": _self_description()})
