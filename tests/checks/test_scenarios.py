@@ -100,7 +100,7 @@ SCENARIOS = (
     Scenario(
         "0.5.22 prefill, 0.5.21 decode",
         lambda: mixed("0.5.22", "0.5.21"),
-        "308 p→d, 411 p→d, 603 d",
+        "308 p→d, 314 p→d, 411 p→d, 603 d",
     ),
     Scenario("0.5.22 and 0.5.23 go together", lambda: mixed("0.5.22", "0.5.23"), "308 p→d"),
     Scenario(
