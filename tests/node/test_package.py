@@ -199,12 +199,12 @@ def test_other_pth_code_does_not_matter(machine: Machine) -> None:
 
 def test_without_a_virtual_environment(machine: Machine) -> None:
     machine.package("/usr/local/lib/python3.11/dist-packages")
-    machine.package("/root/.local/lib/python3.11/site-packages", "user = 1\n")
+    machine.package("/home/op/.local/lib/python3.11/site-packages", "user = 1\n")
     machine.argv[0] = "python3"
-    machine.env = {"PATH": "/usr/local/bin:/usr/bin", "HOME": "/root"}
+    machine.env = {"PATH": "/usr/local/bin:/usr/bin", "HOME": "/home/op"}
     machine.start()
     user = machine.source()["files"][0][0]
-    machine.env = {"PATH": "/usr/bin", "HOME": "/root", "PYTHONNOUSERSITE": "1"}
+    machine.env = {"PATH": "/usr/bin", "HOME": "/home/op", "PYTHONNOUSERSITE": "1"}
     data = b"".join(f"{k}={v}".encode() + b"\0" for k, v in machine.env.items())
     (machine.tree.path / "20" / "environ").write_bytes(data)
     found = machine.source()
