@@ -50,21 +50,29 @@ def exercise(
 
     from pdguard.cli.run import note, write_result
     from pdguard.errors import InputError, NothingCollected
+    from pdguard.exercise.catalogue import select
     from pdguard.exercise.local import interpreter_of
     from pdguard.exercise.runner import run_exercise
 
     if output_format not in ("table", "json"):
         raise InputError("no such format", expected="table or json", found=repr(output_format))
+    select(contracts or None)
+    if package is not None and (Path(package) / "srt").is_dir():
+        package = str(Path(package).resolve().parent)  # the package itself was named
     if pid is not None:
         python, package = interpreter_of(pid)
     note("running the engine's own code in a process of its own (nothing is changed)")
     report = run_exercise(python or sys.executable, package, contracts or None, timeout)
     ran = [r for r in report.results if r.state != "not-run"]
-    text = json.dumps(report.document(), indent=1) + "\n" if output_format == "json" else _table(report)
-    write_result(text, output)
     if not ran:
         why = report.results[0].why if report.results else "no contract"
-        raise NothingCollected("no exercise could be run", found=why)
+        raise NothingCollected(
+            f"no exercise could be run in {python or sys.executable}",
+            found=why,
+            todo="Name the engine's interpreter with --python, and the folder that holds sglang with --path.",
+        )
+    text = json.dumps(report.document(), indent=1) + "\n" if output_format == "json" else _table(report)
+    write_result(text, output)
     raise typer.Exit(_code([r for r in ran if r.state == "fail"]))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pdguard import __version__
 from pdguard.fingerprint.model import FixFinding, State
 from pdguard.policy.model import Finding, Status
-from pdguard.report.summary import ordered
+from pdguard.report.summary import ordered, plural
 
 MARKS = {
     State.PRESENT: "present",
@@ -80,13 +80,15 @@ def as_table(inspection: Inspection, width: int) -> str:
     unknown = [f for f in ordered(inspection.findings) if f.status is Status.UNKNOWN]
     unsettled = [f for f in inspection.fixes if f.state is State.UNKNOWN]
     lines = [_clean(_verdict(inspection, fails, unknown, unsettled)), ""]
-    lines += [_row(f, width) for f in inspection.fixes if f.fix.merged]
+    lines += [_row(f, width, inspection.backend) for f in inspection.fixes if f.fix.merged]
+    unmerged = sum(not f.fix.merged for f in inspection.fixes)
+    lines += ["", f"{unmerged} proposals that upstream never merged are looked for as well and not counted."]
     carried = [f for f in inspection.fixes if not f.fix.merged and f.state in (State.PRESENT, State.PARTIAL)]
     if carried:
         lines += [
             "",
             "NOT UPSTREAM  changes that were proposed and never merged",
-            *(_row(f, width) for f in carried),
+            *(_row(f, width, inspection.backend) for f in carried),
         ]
     if unsettled:
         lines += ["", "UNKNOWN FIXES  their places look like neither form; a guess would be worth nothing"]
@@ -99,9 +101,13 @@ def as_table(inspection: Inspection, width: int) -> str:
     if fails:
         lines += ["", "FINDINGS"]
         for f in fails:
-            lines.append(_cut(f"  {f.check:9} {f.severity.label:8} {f.title}: {f.message}", width))
+            step = next((x for x in f.fix if not x.startswith("setting:")), "")
+            lines.append(_cut(f"  {f.check:9} {f.severity.label:8} {f.message}: {f.title}", width))
+            lines += [_cut(f"{'':22}-> {step}", width)] if step else []
     if unknown:
-        lines += ["", f"UNKNOWN  {len(unknown)} verdicts need more than source: {_names(unknown)}"]
+        need = plural(len(unknown), "verdict")
+        lines += ["", f"UNKNOWN  {need} need more than source: {_names(unknown)}. Audit the running engine."]
+    lines += ["", "Source only: pools, flags, environment and router are judged by `pdguard audit`."]
     return "\n".join(lines) + "\n"
 
 
@@ -111,25 +117,37 @@ def _verdict(
     unknown: Sequence[Finding],
     unsettled: Sequence[FixFinding],
 ) -> str:
-    about = f"{inspection.target} (version {inspection.version or '?'}, {inspection.backend})"
+    about = f"{inspection.target} (version {inspection.version or '?'}, judged for {inspection.backend})"
     merged = [f for f in inspection.fixes if f.fix.merged]
     present = sum(f.state is State.PRESENT for f in merged)
+    foreign = sum(f.state is not State.PRESENT and not _concerns(f, inspection.backend) for f in merged)
     count = f"{present} of {len(merged)} fixes present"
+    if foreign:
+        count += f", {foreign} of the others not for {inspection.backend}"
+    doubt = f"; {plural(len(unknown), 'verdict')} unknown" if unknown else ""
     if fails:
         word = {"critical": "EXPOSED", "high": "AT RISK"}.get(fails[0].severity.label, "FINDINGS")
-        return f"{word}  {about}: {count}; {len(fails)} findings, worst {fails[0].severity.label}"
+        worst = fails[0].severity.label
+        return f"{word}  {about}: {count}; {plural(len(fails), 'finding')}, worst {worst}{doubt}"
     if unknown or unsettled:
-        return f"UNKNOWN  {about}: {count}; nothing failed, {len(unknown)} verdicts cannot be told"
+        return f"UNKNOWN  {about}: {count}; nothing failed{doubt}"
     return f"CLEAN  {about}: {count}"
 
 
-def _row(found: FixFinding, width: int) -> str:
-    spot = f"{found.spots[0].file}:{found.spots[0].line}" if found.spots else ""
+def _concerns(found: FixFinding, backend: str) -> bool:
+    return not found.backends or backend in found.backends
+
+
+def _row(found: FixFinding, width: int, backend: str) -> str:
+    """One fix; where the line is too narrow, the title gives way to the place."""
+    spot = f"  {found.spots[0].file}:{found.spots[0].line}" if found.spots else ""
     differ = set(found.backends.values()) - {found.state}
-    by_backend = ", ".join(f"{b} {s.value}" for b, s in found.backends.items()) if differ else ""
-    text = f"  {found.fix.id:6} {MARKS[found.state]:8} {found.fix.title}"
-    tail = f" ({by_backend})" if by_backend else ""
-    return _cut(f"{text}{tail}  {spot}".rstrip(), width)
+    tail = f" ({', '.join(f'{b} {s.value}' for b, s in found.backends.items())})" if differ else ""
+    if not _concerns(found, backend):
+        tail += f" (not for {backend})"
+    head = f"  {found.fix.id:6} {MARKS[found.state]:8} "
+    room = max(20, width - len(head) - len(spot))
+    return _cut(f"{head}{_cut(found.fix.title + tail, room)}{spot}".rstrip(), width)
 
 
 def _names(findings: Iterable[Finding]) -> str:
