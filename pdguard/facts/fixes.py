@@ -1,7 +1,8 @@
 """Facts from fix states: what the source that an engine runs makes it do, whatever its version says.
 
 Each fact here has a twin in `derived` that rests on the version. The source is the stronger evidence
-(fingerprinted), so where both are known it wins; where a fix is unknown, the version's word stays, `claimed`.
+(fingerprinted), so where it was read it alone counts: a fix that is partial or unknown in it leaves the fact
+unknown, whatever the version says.
 """
 
 from __future__ import annotations
@@ -136,13 +137,6 @@ def _unsettled(facts: FactSet, states: States) -> None:
 def _release(text: str) -> Release | None:
     parts = text.split(".")
     return (int(parts[0]), int(parts[1]), int(parts[2])) if len(parts) == 3 else None
-
-
-def _known(states: States, *ids: str) -> list[FixFinding] | None:
-    """The findings of these fixes, or None where one of them is not settled."""
-    found = [states[i] for i in ids if i in states]
-    settled = all(f.state is not State.UNKNOWN for f in found)
-    return found if len(found) == len(ids) and settled else None
 
 
 def _is(states: States, fix: str, backend: str = "") -> bool | None:
