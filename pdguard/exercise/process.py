@@ -23,6 +23,7 @@ from pdguard.exercise.model import Engine
 FLAGS = ("-I", "-B", "-u")
 _MAX_LINE = 4 * 1024 * 1024
 _MAX_ERRORS = 64 * 1024
+_GRACE = 2.0
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
 _CORE = "scheduler"
 _CPU = "SGLANG_USE_CPU_ENGINE"
@@ -141,10 +142,8 @@ class EngineProcess:
     def died(self) -> ExerciseError:
         """The interpreter is gone; with the class of the last exception, whose text may quote anything."""
         how = "nothing is known of its end"
-        if self._child is not None:  # looked at, not reaped: the id must stay its own until `close`
-            seen = os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if seen is not None:
-                how = f"{'exit' if seen.si_code == os.CLD_EXITED else 'signal'} {seen.si_status}"
+        if self._child is not None and (seen := _end_of(self._child.pid)) is not None:
+            how = f"{'exit' if seen.si_code == os.CLD_EXITED else 'signal'} {seen.si_status}"
         lines = self._errors.decode("utf-8", "replace").strip().splitlines()
         word = lines[-1].partition(":")[0].strip() if lines else ""
         named = f", {word}" if word.replace(".", "_").isidentifier() and len(word) < 80 else ""
@@ -183,6 +182,19 @@ class EngineProcess:
         """End everything that was started and remove the scratch folder."""
         self._end()
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _end_of(pid: int) -> os.waitid_result | None:
+    """How a child ended: looked at, not reaped, so that its id stays its own until `close`.
+
+    A process closes its pipes a moment before its end can be seen, so this waits for that moment.
+    """
+    deadline = time.monotonic() + _GRACE
+    while (seen := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.01)
+    return seen
 
 
 def _read_lines(stream: IO[bytes], lines: queue.Queue[bytes | None]) -> None:
