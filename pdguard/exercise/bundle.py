@@ -11,6 +11,15 @@ MODULES = (
 )
 """In the order of their imports."""
 
+_OPEN = "import io;F=io.BufferedReader(io.FileIO(0,closefd=False),1);"  # not a byte more than is asked for
+FETCH = f"{_OPEN}exec(compile(F.read(int(F.readline())),'pdguard-exercise','exec'))"
+"""Run by an interpreter: takes a script from standard input, as `sized` makes it; the rest stays there."""
+
+ENTER = (
+    f"{_OPEN}R=F.readline();exec(compile(F.read(int(F.readline())),'pdguard-exercise-room','exec'));enter(R)"
+)
+"""The same for what `room` makes."""
+
 _LOADER = """
 import sys, types
 def _load(sources):
@@ -34,3 +43,14 @@ def script() -> bytes:
     folder = resources.files("pdguard.exercise.engine")
     sources = [(name, (folder / f"{name}.py").read_text(encoding="utf-8")) for name in MODULES]
     return (_LOADER % ascii(sources)).encode("ascii")
+
+
+def sized(script: bytes) -> bytes:
+    """`script` behind its length."""
+    return b"%d\n%b" % (len(script), script)
+
+
+def room(request: bytes) -> bytes:
+    """What `ENTER` reads: it makes the room that `request` asks for (`engine.room.enter`)."""
+    text = resources.files("pdguard.exercise.engine").joinpath("room.py").read_bytes()
+    return request + b"\n" + sized(text)

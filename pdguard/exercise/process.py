@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import queue
-import shutil
-import signal
-import subprocess
-import tempfile
-import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from pdguard.errors import PdguardError
+from pdguard.errors import PdguardError, TransportError
 from pdguard.exercise import bundle
+from pdguard.exercise.engine.room import KEPT, environment
 from pdguard.exercise.model import Engine
+from pdguard.exercise.talk import Talk
+from pdguard.transport.interface import PYTHON_FLAGS, Starter
+from pdguard.transport.local import LocalTransport
+
+__all__ = ["EngineProcess", "ExerciseError", "environment"]
 
 FLAGS = ("-I", "-B", "-u")
-_MAX_LINE = 4 * 1024 * 1024
-_MAX_ERRORS = 64 * 1024
-_GRACE = 2.0
-_KEPT = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
+LIFETIME = 7200.0
+"""Seconds after which an interpreter ends whose caller went away without the connection showing it."""
+
 _CORE = "scheduler"
 _CPU = "SGLANG_USE_CPU_ENGINE"
 _OF_THE_ENGINE = {
@@ -47,13 +44,13 @@ class ExerciseError(PdguardError):
 class EngineProcess:
     """An interpreter with the engine imported. Use it as a context manager: what it started ends with it."""
 
-    def __init__(self, python: str, engine_path: str | None, deadline: float) -> None:
+    def __init__(
+        self, python: str, engine_path: str | None, deadline: float, transport: Starter | None = None
+    ) -> None:
         self.python, self.engine_path, self.deadline = python, engine_path, deadline
         self.engine = Engine(python, engine_path)
-        self._lines: queue.Queue[bytes | None] = queue.Queue()
-        self._errors = bytearray()
-        self._scratch = Path(tempfile.mkdtemp(prefix="pdguard-exercise-"))
-        self._child: subprocess.Popen[bytes] | None = None
+        self._transport = LocalTransport() if transport is None else transport
+        self._talk: Talk | None = None
 
     def __enter__(self) -> EngineProcess:
         try:
@@ -70,34 +67,23 @@ class EngineProcess:
         """Import the engine as on a machine without accelerator; where that fails, as it goes by itself."""
         self._launch(_OF_THE_ENGINE)
         if self.engine.root and _CORE in self.engine.missing:
-            self._end()
+            self.close()
             self._launch({name: value for name, value in _OF_THE_ENGINE.items() if name != _CPU})
 
     def _launch(self, variables: Mapping[str, str]) -> None:
-        script = self._scratch / "pdguard_exercise.py"
-        script.write_bytes(bundle.script())
+        request = {"seconds": LIFETIME, "arguments": [*FLAGS, "-c", bundle.FETCH], "variables": variables}
         try:
-            self._child = subprocess.Popen(
-                [self.python, *FLAGS, str(script)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**environment(self._scratch), **variables},
-                cwd=self._scratch,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
+            started = self._transport.start([self.python, *PYTHON_FLAGS, "-c", bundle.ENTER], {}, KEPT)
+        except TransportError as error:
             raise ExerciseError(
                 "the engine's interpreter could not be started",
                 expected=f"a Python with the engine's packages at {self.python}",
-                found=type(error).__name__,
+                found=error.found,
+                todo=error.todo,
             ) from error
-        self._lines, self._errors = queue.Queue(), bytearray()
-        for read, stream, into in (
-            (_read_lines, self._child.stdout, self._lines),
-            (_read_errors, self._child.stderr, self._errors),
-        ):
-            threading.Thread(target=read, args=(stream, into), daemon=True).start()
+        self._talk = Talk(started)
+        self._talk.write(bundle.room(json.dumps(request).encode("ascii")))
+        self._talk.write(bundle.sized(bundle.script()))
         self.write({"engine_path": self.engine_path})
         ready = self.read(self.deadline)
         if not isinstance(found := ready.get("ready"), dict):
@@ -113,19 +99,19 @@ class EngineProcess:
 
     def write(self, what: Mapping[str, Any]) -> None:
         """One command."""
-        if self._child is None or self._child.stdin is None:
+        if self._talk is None:
             raise ExerciseError("the engine's interpreter is not running")
-        try:
-            self._child.stdin.write(json.dumps(what).encode("ascii") + b"\n")
-            self._child.stdin.flush()
-        except OSError as error:
-            raise self.died() from error
+        if self._talk.closed:
+            raise self.died()
+        self._talk.write(json.dumps(what).encode("ascii") + b"\n")
 
     def read(self, deadline: float) -> dict[str, Any]:
         """The next line."""
+        if self._talk is None:
+            raise ExerciseError("the engine's interpreter is not running")
         try:
-            line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
+            line = self._talk.read(deadline)
+        except TimeoutError:
             raise ExerciseError(
                 "the engine's interpreter did not answer", expected="an answer in time", found="none"
             ) from None
@@ -141,10 +127,15 @@ class EngineProcess:
 
     def died(self) -> ExerciseError:
         """The interpreter is gone; with the class of the last exception, whose text may quote anything."""
-        how = "nothing is known of its end"
-        if self._child is not None and (seen := _end_of(self._child.pid)) is not None:
-            how = f"{'exit' if seen.si_code == os.CLD_EXITED else 'signal'} {seen.si_status}"
-        lines = self._errors.decode("utf-8", "replace").strip().splitlines()
+        how, lines = "nothing is known of its end", []
+        if self._talk is not None:
+            if (problem := self._talk.problem()) is not None:
+                return ExerciseError(
+                    problem.what, expected=problem.expected, found=problem.found, todo=problem.todo
+                )
+            if (seen := self._talk.how_it_ended()) is not None:
+                how = f"{'exit' if seen.si_code == os.CLD_EXITED else 'signal'} {seen.si_status}"
+            lines = self._talk.errors.decode("utf-8", "replace").strip().splitlines()
         word = lines[-1].partition(":")[0].strip() if lines else ""
         named = f", {word}" if word.replace(".", "_").isidentifier() and len(word) < 80 else ""
         return ExerciseError(
@@ -167,57 +158,8 @@ class EngineProcess:
             raise self.nonsense()
         return result
 
-    def _end(self) -> None:
-        """End the whole group. It was never reaped before, so its id is still its own."""
-        child, self._child = self._child, None
-        if child is None:
-            return
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        for stream in (child.stdin, child.stdout, child.stderr):
-            if stream is not None:
-                _close(stream)
-
     def close(self) -> None:
-        """End everything that was started and remove the scratch folder."""
-        self._end()
-        shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-def _end_of(pid: int) -> os.waitid_result | None:
-    """How a child ended: looked at, not reaped, so that its id stays its own until `close`.
-
-    A process closes its pipes a moment before its end can be seen, so this waits for that moment.
-    """
-    deadline = time.monotonic() + _GRACE
-    while (seen := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
-        if time.monotonic() > deadline:
-            return None
-        time.sleep(0.01)
-    return seen
-
-
-def _read_lines(stream: IO[bytes], lines: queue.Queue[bytes | None]) -> None:
-    with contextlib.suppress(ValueError):  # closed under us
-        while line := stream.readline(_MAX_LINE):
-            lines.put(line)
-    lines.put(None)
-
-
-def _read_errors(stream: IO[bytes], errors: bytearray) -> None:
-    with contextlib.suppress(ValueError):
-        while part := stream.readline(_MAX_ERRORS):
-            errors += part
-            del errors[:-_MAX_ERRORS]
-
-
-def _close(stream: IO[bytes]) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        stream.close()
-
-
-def environment(scratch: Path) -> dict[str, str]:
-    """Nothing of ours but where to find programs and libraries; every cache goes to the scratch folder."""
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    places = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "HF_HOME")
-    return {"PATH": os.defpath, **kept, **dict.fromkeys(places, str(scratch))}
+        """End everything that was started; its scratch folder goes with it."""
+        talk, self._talk = self._talk, None
+        if talk is not None:
+            talk.end()

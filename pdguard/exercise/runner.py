@@ -9,6 +9,7 @@ from typing import Any
 from pdguard.exercise.catalogue import Contract, select
 from pdguard.exercise.model import ContractResult, Engine, ExerciseReport, State
 from pdguard.exercise.process import EngineProcess, ExerciseError
+from pdguard.transport.interface import Starter
 
 LIMIT = 30.0
 """Seconds for one contract."""
@@ -19,12 +20,14 @@ def run_exercise(
     engine_path: str | None = None,
     contracts: Sequence[str] | None = None,
     timeout: float = 300.0,
+    transport: Starter | None = None,
 ) -> ExerciseReport:
     """Run contracts in `python`, each in a process of its own; never raises for what the engine does.
 
     `engine_path` is put first on `sys.path` (an unpacked wheel, a checkout's `python` folder); None takes the
-    `sglang` that `python` has installed. `contracts` as in `catalogue.select`. What `timeout` leaves no time
-    for, and everything where the engine cannot be started, is `not-run` with the reason.
+    `sglang` that `python` has installed. Both are paths of the node that `transport` leads to (None: this
+    machine). `contracts` as in `catalogue.select`. What `timeout` leaves no time for, and everything where
+    the engine cannot be started, is `not-run` with the reason.
 
     Raises SelectionError for a contract that does not exist.
     """
@@ -33,7 +36,7 @@ def run_exercise(
     results: list[ContractResult] = []
     engine = Engine(python, engine_path)
     try:
-        with EngineProcess(python, engine_path, deadline) as process:
+        with EngineProcess(python, engine_path, deadline, transport) as process:
             engine = process.engine
             for contract in chosen:
                 left = deadline - time.monotonic()

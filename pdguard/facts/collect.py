@@ -153,7 +153,10 @@ async def _read_nodes(cluster: Cluster, environ: Mapping[str, str]) -> _Readings
     found_at = [(n, f) for n, r in readings.nodes.items() for f in r.engines.values()]
     found_at += [(n, f) for below in readings.followers.values() for n, f in below.items() if f is not None]
     await asyncio.to_thread(
-        sources.fetch, found_at, lambda node: open_transport(cluster.nodes[node]), _node_timeout(cluster)
+        sources.fetch,
+        found_at,
+        lambda node: open_transport(cluster.nodes[node], cluster.base_dir),
+        _node_timeout(cluster),
     )
     return readings
 
@@ -191,7 +194,7 @@ async def _run(
 
     async def one(name: str) -> NodeReading:
         async with limit:
-            transport = open_transport(cluster.nodes[name])
+            transport = open_transport(cluster.nodes[name], cluster.base_dir)
             request = {**requests[name], **sources.request()}
             return await asyncio.to_thread(collect_processes, transport, request, timeout)
 

@@ -119,7 +119,7 @@ def test_factory() -> None:
         open_transport(Node("telnet"))
 
 
-@pytest.mark.parametrize("word", ["ssh", "kubectl", "docker"])
+@pytest.mark.parametrize("word", ["kubectl", "docker"])
 def test_laid_transports_say_what_to_do(word: str) -> None:
     transport: Transport = open_transport(Node(word))
     assert transport.name == word
