@@ -148,6 +148,16 @@ def _is(states: States, fix: str, backend: str = "") -> bool | None:
     return {PRESENT: True, ABSENT: False, State.NOT_APPLICABLE: False}.get(state)
 
 
+def _settled(states: States, fix: str, backend: str = "") -> bool | None:
+    """As `_is`; of a fix that is there in part, the parts of that backend alone count, or the shared ones."""
+    whole, finding = _is(states, fix, backend), states.get(fix)
+    if whole is not None or finding is None or finding.state is not PARTIAL:
+        return whole
+    own = {p.state for p in finding.parts if not p.aside and p.backends == ((backend,) if backend else ())}
+    own.discard(State.NOT_APPLICABLE)
+    return {PRESENT: True, ABSENT: False}.get(own.pop()) if len(own) == 1 else None
+
+
 def _admission(facts: FactSet, states: States) -> None:
     door, result = _is(states, "38935"), _is(states, "36988")
     used = [states[i] for i in ("38935", "36988") if i in states]
@@ -209,12 +219,13 @@ def _default(facts: FactSet, gate: bool, finding: FixFinding) -> None:
 
 
 def _acknowledgement(facts: FactSet, states: States, backend: str) -> None:
-    base, tagged = _is(states, "35360" if backend == "nixl" else "35049", backend), _is(states, "37077")
+    base = _is(states, "35360" if backend == "nixl" else "35049", backend)
+    tagged = _settled(states, "37077")
     if base is not None and (tagged is not None or not base):
         wire = history.NO_FORMAT if not base else history.NEW_FORMAT if tagged else history.OLD_FORMAT
         _add(facts, "ack_format", wire, *(states[i] for i in ("35049", "37077") if i in states))
     kept = "37077" if backend in ("nixl", "mori") else "40645"
-    value = _is(states, kept, backend)
+    value = _settled(states, kept, "nixl") if backend == "nixl" else _is(states, kept, backend)
     if value is not None and backend in ("mooncake", "ascend", "nixl", "mori"):
         _add(facts, "ack_kept", value, states[kept])
     every = _is(states, "41402")
