@@ -44,4 +44,5 @@ def judge(
         findings=tuple(findings),
         engines=tuple(collected.engines),
         notes=(*collected.notes, *notes),
+        policy=collected.policy,
     )
