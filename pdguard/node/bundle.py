@@ -1,10 +1,11 @@
-"""Packs the node's modules into one script that a bare Python can run from standard input."""
+"""Packs modules of the node side into one script that a bare Python can run from standard input."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import zlib
+from collections.abc import Sequence
 from importlib import resources
 
 MODULES = (
@@ -16,29 +17,38 @@ MODULES = (
 _LOADER = """# coding: latin-1
 import ast, sys, types, zlib
 def _load(request, sources):
-    for name in ("pdguard", "pdguard.node"):
-        package = types.ModuleType(name)
-        package.__path__ = []
-        sys.modules[name] = package
     for name, text in sources:
-        module = types.ModuleType("pdguard.node." + name)
-        sys.modules[module.__name__] = module
-        setattr(sys.modules["pdguard.node"], name, module)
-        exec(compile(text, "pdguard/node/" + name + ".py", "exec"), module.__dict__)
-    sys.modules["pdguard.node.main"].run(request)
+        package, _, own = name.rpartition(".")
+        for end in [at for at, sign in enumerate(package + ".") if sign == "."]:
+            above = types.ModuleType(package[:end])
+            above.__path__ = []
+            sys.modules.setdefault(package[:end], above)
+        module = types.ModuleType(name)
+        sys.modules[name] = module
+        setattr(sys.modules[package], own, module)
+        exec(compile(text, name.replace(".", "/") + ".py", "exec"), module.__dict__)
+    sys.modules[name].run(request)
 _load(REQUEST, ast.literal_eval(zlib.decompress('%s'.encode("latin-1")).decode("ascii")))
 """
 
 
 @functools.cache
 def script() -> bytes:
-    """The script; it expects the request in the global `REQUEST` and writes JSON to standard output.
+    """The script; it expects the request in the global `REQUEST` and writes JSON to standard output."""
+    return pack([f"pdguard.node.{name}" for name in MODULES])
+
+
+def pack(modules: Sequence[str]) -> bytes:
+    """A script of `modules`, full names in the order of their imports; it calls `run` of the last.
 
     It goes to every node, so it is kept small: without docstrings, compressed, and as bytes that stand for
     themselves wherever a string literal allows it.
     """
-    folder = resources.files("pdguard.node")
-    texts = [(name, _bare((folder / f"{name}.py").read_text(encoding="utf-8"))) for name in MODULES]
+    texts = []
+    for module in modules:
+        package, _, name = module.rpartition(".")
+        text = (resources.files(package) / f"{name}.py").read_text(encoding="utf-8")
+        texts.append((module, _bare(text)))
     packed = zlib.compress(ascii(texts).encode("ascii"), 9).decode("latin-1")
     for plain, escaped in (("\\", r"\\"), ("'", r"\'"), ("\n", r"\n"), ("\r", r"\r"), ("\0", r"\x00")):
         packed = packed.replace(plain, escaped)

@@ -1,0 +1,1 @@
+"""Plans, applies, verifies and takes back the fix set on installed engines."""

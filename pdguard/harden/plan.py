@@ -1,0 +1,219 @@
+"""What would change on one engine package: computed here, before anything is touched."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pdguard import __version__
+from pdguard.fingerprint.match import Matcher, Reader
+from pdguard.fingerprint.model import FixFinding, State
+from pdguard.harden.answers import Change
+from pdguard.harden.edits import edit
+from pdguard.harden.model import PAYLOAD_FOLDER, Backport, Edited, Refusal
+from pdguard.harden.selection import Choice, base_of, choose
+
+TOOL = f"pdguard {__version__}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One engine package as it is, and as it was before pdguard ever changed it.
+
+    `current` is the sha256 of every file of interest, None where there is none; `originals` the bytes that
+    the package came with, for the files that exist.
+    """
+
+    root: str
+    version: str
+    current: Mapping[str, str | None]
+    originals: Mapping[str, bytes]
+    hardened: tuple[str, ...] = ()
+    """The fixes that an earlier run put in."""
+    written: Mapping[str, str] = field(default_factory=dict)
+    """sha256 of each file that an earlier run wrote, by path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What harden would do to one package, or why it would not."""
+
+    root: str
+    version: str
+    base: str
+    choices: tuple[Choice, ...]
+    edited: tuple[Edited, ...]
+    changes: tuple[Change, ...]
+    refusals: tuple[Refusal, ...]
+    before: tuple[FixFinding, ...]
+    after: tuple[FixFinding, ...]
+    payload: Mapping[str, str] = field(default_factory=dict)
+    hardened: tuple[str, ...] = ()
+
+    @property
+    def pending(self) -> tuple[Change, ...]:
+        """The files that are not yet as they are to be; `changes` has the others of the set as well."""
+        return tuple(c for c in self.changes if c.before != after_sha(c))
+
+    @property
+    def id(self) -> str:
+        """Names the set and its content: the same for the same bytes."""
+        told = "".join(f"{c.path} {after_sha(c)}\n" for c in self.changes)
+        return f"{self.base}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+
+    @property
+    def fixes(self) -> tuple[str, ...]:
+        """The fixes that pdguard's own edits bring."""
+        return tuple(c.fix.id for c in self.choices if c.action == "apply")
+
+    @property
+    def refused(self) -> bool:
+        """Whether nothing may be changed."""
+        return bool(self.refusals)
+
+    def present_after(self) -> frozenset[str]:
+        """The fixes that are there once it is done."""
+        return frozenset(f.fix.id for f in self.after if f.state is State.PRESENT)
+
+    def diff(self) -> str:
+        """A unified diff for `patch -p1`, beside the package's folder."""
+        lines: list[str] = []
+        for one in self.edited:
+            lines += _diff(one.file, one.before, one.after)
+        for name, text in self.payload.items():
+            lines += _diff(f"{PAYLOAD_FOLDER}/{name}", None, text)
+        return "".join(lines)
+
+
+def after_sha(change: Change) -> str | None:
+    """sha256 of the new content, or None where the file goes."""
+    return None if change.after is None else hashlib.sha256(change.after).hexdigest()
+
+
+def interesting(backports: Sequence[Backport], matcher: Matcher, payload: Collection[str]) -> tuple[str, ...]:
+    """Every file whose hash a plan needs, by its path below the package."""
+    seams = {seam.file for backport in backports for seam in backport.seams}
+    return tuple(sorted({*seams, *matcher.watched(), *(f"{PAYLOAD_FOLDER}/{name}" for name in payload)}))
+
+
+def make_plan(
+    tree: Tree,
+    backports: Sequence[Backport],
+    payload: Mapping[str, str],
+    matcher: Matcher,
+    wanted: str,
+    *,
+    auto: bool = False,
+    only: Collection[str] = (),
+    excluded: Collection[str] = (),
+) -> Plan:
+    """The plan for one package.
+
+    `wanted` is the base that the operator believes is installed; with `auto` another one is taken where the
+    package is of another release. Raises SelectionError for names that make no sense.
+    """
+    texts = {path: text for path, data in tree.originals.items() if (text := _text(data)) is not None}
+    before = find_fixes(matcher, tree.originals)
+    base, reason = _base(tree.version, wanted, auto, {b.base for b in backports})
+    own = [b for b in backports if b.base == base]
+    if reason:
+        refusal = Refusal("base", "version", "", "", reason)
+        return Plan(tree.root, tree.version, base, (), (), (), (refusal,), before, before, {}, tree.hardened)
+    choices = choose(own, before, only, excluded)
+    by_id = {b.fix: b for b in own}
+    applied = [by_id[c.fix.id] for c in choices if c.action == "apply"]
+    edited, refusals = edit(texts, applied, TOOL)
+    refusals = (
+        *(Refusal(c.fix.id, "requirements", "", "", c.why) for c in choices if c.action == "refused"),
+        *refusals,
+    )
+    contents = {**tree.originals}
+    contents.update({one.file: one.after.encode("utf-8") for one in edited})
+    modules = dict(payload) if edited else {}
+    contents.update({f"{PAYLOAD_FOLDER}/{name}": text.encode("utf-8") for name, text in modules.items()})
+    after = find_fixes(matcher, contents) if not refusals else before
+    refusals = refusals or _not_found_again(applied, after)
+    changes = () if refusals else _changes(tree, edited, modules, contents)
+    return Plan(
+        *(tree.root, tree.version, base, choices, edited, changes, refusals, before, after),
+        modules,
+        tree.hardened,
+    )
+
+
+def _base(version: str, wanted: str, auto: bool, known: Collection[str]) -> tuple[str, str]:
+    """The base to take, and why there is none."""
+    installed = base_of(version)
+    listed = ", ".join(sorted(known))
+    if wanted not in known and not (auto and installed in known):
+        return wanted, f"there are no backports for {wanted}, only for {listed}"
+    if installed == wanted:
+        return wanted, ""
+    if auto and installed in known:
+        return installed, ""
+    if auto:
+        return wanted, ""  # no release is named: the seams decide
+    shown = version or "no version"
+    return wanted, f"the package is {shown}, not {wanted}; name its own base, or say --auto"
+
+
+def _not_found_again(applied: Sequence[Backport], after: Sequence[FixFinding]) -> tuple[Refusal, ...]:
+    """Fixes that would go in and that the catalogue would not recognise."""
+    states = {f.fix.id: f for f in after}
+    refusals = []
+    for backport in applied:
+        found = states[backport.fix]
+        good = (State.PRESENT, State.PARTIAL) if backport.partial else (State.PRESENT,)
+        if found.state not in good:
+            odd = next((p for p in found.parts if p.state is not State.PRESENT and not p.aside), None)
+            place = odd.why or odd.part if odd else ""
+            refusals.append(
+                Refusal(backport.fix, "result", "", "", f"the result would be {found.state.value}", place)
+            )
+    return tuple(refusals)
+
+
+def _changes(
+    tree: Tree, edited: Sequence[Edited], modules: Mapping[str, str], contents: Mapping[str, bytes]
+) -> tuple[Change, ...]:
+    """Every file of the set, and those that only an earlier set wrote, which go back."""
+    paths = {*(one.file for one in edited), *(f"{PAYLOAD_FOLDER}/{name}" for name in modules), *tree.written}
+    return tuple(Change(path, tree.current.get(path), contents.get(path)) for path in sorted(paths))
+
+
+def find_fixes(matcher: Matcher, contents: Mapping[str, bytes]) -> tuple[FixFinding, ...]:
+    """The state of every fix in a package that consists of these files."""
+    return tuple(matcher.find(_reader(contents)))
+
+
+def _reader(contents: Mapping[str, bytes]) -> Reader:
+    def read(path: str) -> tuple[str, str] | None:
+        data = contents.get(path)
+        if data is None:
+            return None
+        text = _text(data)
+        if text is None:
+            raise LookupError("the file is no text")
+        return hashlib.sha256(data).hexdigest(), text
+
+    return read
+
+
+def _text(data: bytes) -> str | None:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _diff(path: str, before: str | None, after: str) -> list[str]:
+    old = f"a/sglang/{path}" if before is not None else "/dev/null"
+    lines = difflib.unified_diff(
+        [] if before is None else before.splitlines(keepends=True),
+        after.splitlines(keepends=True),
+        old,
+        f"b/sglang/{path}",
+    )
+    return [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
