@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 import urllib.error
@@ -11,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
+from urllib.parse import urlsplit
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _FAILED = 400
+_EVENT, _END = "data: ", "[DONE]"
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,11 @@ class Answer:
     seconds: float
 
     def json(self) -> Any:
-        return json.loads(self.body)
+        """The body; of a streamed answer the last event, which repeats all tokens before it."""
+        if not self.body.startswith(_EVENT):
+            return json.loads(self.body)
+        events = [line.removeprefix(_EVENT) for line in self.body.splitlines() if line.startswith(_EVENT)]
+        return json.loads([event for event in events if event != _END][-1])
 
     @property
     def tokens(self) -> list[int]:
@@ -35,6 +42,11 @@ class Answer:
     @property
     def prompt_tokens(self) -> int:
         return int(self.json()["meta_info"]["prompt_tokens"])
+
+    @property
+    def finish(self) -> str:
+        """Why a `/generate` answer ended: `length`, `stop` or `abort`."""
+        return str(self.json()["meta_info"]["finish_reason"]["type"])
 
     @property
     def ok(self) -> bool:
@@ -70,6 +82,19 @@ def call_all(bodies: Mapping[str, Mapping[str, Any]], timeout: float = 60) -> di
     for thread in threads:
         thread.join()
     return answers
+
+
+def send_only(url: str, body: Mapping[str, Any]) -> socket.socket:
+    """POST without waiting for the answer. Closing the returned connection is a client that leaves."""
+    where = urlsplit(url)
+    data = json.dumps(body).encode()
+    head = (
+        f"POST {where.path} HTTP/1.1\r\nHost: {where.netloc}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
+    connection = socket.create_connection((where.hostname or "", where.port or 80), timeout=20)
+    connection.sendall(head.encode() + data)
+    return connection
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:

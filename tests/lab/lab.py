@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from . import launch, netns
@@ -54,6 +55,19 @@ class Router:
 
 
 @dataclass(frozen=True)
+class Halves:
+    """One request as a router sends it: the same body to both halves, with one bootstrap room."""
+
+    prefill_url: str
+    decode_url: str
+    body: dict[str, Any]
+
+    @property
+    def urls(self) -> tuple[str, str]:
+        return self.prefill_url, self.decode_url
+
+
+@dataclass(frozen=True)
 class Pair:
     """The two answers to one request that went to both halves."""
 
@@ -90,7 +104,7 @@ class Lab:
         routers = () if self.router is None else (self.router.server,)
         return (*routers, *(engine.server for engine in self.engines))
 
-    def direct(
+    def halves(
         self,
         input_ids: Sequence[int],
         new_tokens: int = 16,
@@ -98,9 +112,9 @@ class Lab:
         room: int | None = None,
         prefill: Engine | None = None,
         decode: Engine | None = None,
-        timeout: float = 60,
-    ) -> Pair:
-        """Send one request to both halves, as a router does; the first pair unless told otherwise."""
+        **more: Any,
+    ) -> Halves:
+        """One request for both halves, of the first pair unless told otherwise; not sent yet."""
         prefill, decode = prefill or self.prefill, decode or self.decode
         body = generate_body(
             input_ids,
@@ -108,16 +122,25 @@ class Lab:
             bootstrap_host=launch.HOST,
             bootstrap_port=prefill.bootstrap_port,
             bootstrap_room=next(_ROOMS) if room is None else room,
+            **more,
         )
-        urls = (f"{prefill.url}/generate", f"{decode.url}/generate")
-        answers = call_all(dict.fromkeys(urls, body), timeout)
-        return Pair(answers[urls[0]], answers[urls[1]])
+        return Halves(f"{prefill.url}/generate", f"{decode.url}/generate", body)
 
-    def routed(self, input_ids: Sequence[int], new_tokens: int = 16, *, timeout: float = 60) -> Answer:
-        """Send one request through the router."""
+    def direct(
+        self, input_ids: Sequence[int], new_tokens: int = 16, *, timeout: float = 60, **more: Any
+    ) -> Pair:
+        """Send one request to both halves, as a router does, and wait; `more` as for `halves`."""
+        halves = self.halves(input_ids, new_tokens, **more)
+        answers = call_all(dict.fromkeys(halves.urls, halves.body), timeout)
+        return Pair(answers[halves.prefill_url], answers[halves.decode_url])
+
+    def routed(
+        self, input_ids: Sequence[int], new_tokens: int = 16, *, timeout: float = 60, **more: Any
+    ) -> Answer:
+        """Send one request through the router; `more` goes into its body."""
         if self.router is None:
             raise ValueError(f"this lab has no router: {self.spec.title()}")
-        return call(f"{self.router.url}/generate", generate_body(input_ids, new_tokens), timeout)
+        return call(f"{self.router.url}/generate", generate_body(input_ids, new_tokens, **more), timeout)
 
     def cluster_yaml(self, name: str = "lab") -> str:
         """The deployment as a pdguard cluster file, every engine on the node `local`."""

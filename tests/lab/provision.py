@@ -34,6 +34,8 @@ EXTRA_SITES = {
 }
 _PYTHON = (3, 11)
 _STAMP = "pdguard-lab-stamp"
+# Another package manager at work is waited for.
+_APT = ("apt-get", "-o", "DPkg::Lock::Timeout=120")
 
 
 class Provision:
@@ -100,6 +102,9 @@ class Provision:
         self.progress(f"unpacking {wheel.name}")
         with self.cache.building(target) as folder, zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)
+            # As an installer does; otherwise every process of an engine compiles its files when it starts.
+            compiler = (str(self.cache.python), "-m", "compileall", "-q", "-j", "0")
+            self._run(f"compiling {wheel.name}", [*compiler, str(folder / "sglang" / "srt")])
 
     def _wheel(self, version: str) -> Path:
         what, target = f"sglang=={version}", self.cache.wheel_dir(version)
@@ -132,8 +137,8 @@ class Provision:
         if os.geteuid() != 0 or shutil.which("apt-get") is None:
             raise ProvisionError("libibverbs.so.1 is missing: install the system package libibverbs1")
         env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        self._run("refreshing the package lists", ["apt-get", "update", "-q"], env)
-        self._run("installing libibverbs1", ["apt-get", "install", "-y", "-q", "libibverbs1"], env)
+        self._run("refreshing the package lists", [*_APT, "update", "-q"], env)
+        self._run("installing libibverbs1", [*_APT, "install", "-y", "-q", "libibverbs1"], env)
         if not _loads("libibverbs.so.1"):
             raise ProvisionError("libibverbs1 was installed, but libibverbs.so.1 still does not load")
 

@@ -65,7 +65,7 @@ def _test(options: argparse.Namespace) -> int:
     if not any(Path(argument.partition("::")[0]).exists() for argument in target):
         here = Path(__file__).resolve().parent
         target += [str(here), str(here.parent / "exercise")]
-    command = [sys.executable, "-m", "pytest", "-m", "lab", "-v", *target]
+    command = [sys.executable, "-m", "pytest", "-m", "lab and not bench", "-v", *target]
     # A group of its own: pytest then gets one interrupt from us, not a second one from the terminal.
     tests = subprocess.Popen(
         command,
@@ -123,7 +123,8 @@ def _spec(options: argparse.Namespace) -> LabSpec:
 def _needed(options: argparse.Namespace) -> list[LabSpec]:
     if options.action == "up":
         return [_spec(options)]
-    return [pair(version, router="smg") for version in sorted({*options.versions, *ALWAYS_SET_UP})]
+    versions = sorted({*options.versions, *ALWAYS_SET_UP})
+    return [*(pair(version, router="smg") for version in versions), pair(versions[0], backend="nixl")]
 
 
 def _with_default_action(arguments: list[str]) -> list[str]:

@@ -38,6 +38,10 @@ class LabSession:
             self._lab = self._stack.enter_context(running(spec, progress=self._progress))
         return self._lab
 
+    def say(self, message: str) -> None:
+        """Tell whoever watches the tests, as the lab itself does."""
+        self._progress(message)
+
     def close(self) -> None:
         """Stop what runs."""
         self._lab = None
