@@ -12,6 +12,7 @@ from pdguard.facts.versions import parse_version
 from pdguard.fingerprint.loader import load_fixes
 from pdguard.fingerprint.match import Matcher
 from pdguard.fingerprint.model import FixFinding, State
+from pdguard.fingerprint.notice import hardened_fixes
 from pdguard.fingerprint.report import Inspection
 from pdguard.fingerprint.targets import Target
 from pdguard.policy.evaluate import evaluate
@@ -39,6 +40,7 @@ def inspect_target(target: Target, backend: str, checks: Sequence[Check]) -> Ins
     """The state of every fix in `target`, and the verdicts that follow for both roles with this backend."""
     matcher = Matcher(load_fixes(bundled("remediations")))
     fixes = matcher.find(target.read)
+    hardened = hardened_fixes(target.read, matcher.watched())
     engines = []
     for role in ("prefill", "decode"):
         engine = Subject("engine", role)
@@ -46,7 +48,7 @@ def inspect_target(target: Target, backend: str, checks: Sequence[Check]) -> Ins
         engine.facts.add("backend", backend, Grade.CLAIMED, "inspect", "--backend")
         if target.version is not None and parse_version(target.version) is not None:
             engine.facts.add("version", target.version, Grade.CLAIMED, "source", "version file")
-        add_fix_facts(engine.facts, fixes)
+        add_fix_facts(engine.facts, fixes, hardened)
         derive_engine(engine.facts)
         engines.append(engine)
     findings = evaluate(source_checks(checks), Collected(Subject("cluster", "inspect"), engines))

@@ -89,6 +89,7 @@ ENGINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("fixes_absent", "list", "process", "fixes that it lacks"),
     ("fixes_unknown", "list", "process", "fixes whose places look like neither form"),
     ("unmerged", "list", "process", "changes that were proposed upstream, never merged, and are in the source"),
+    ("hardened", "list", "process", "fixes that pdguard harden put into the source"),
     ("source_disagrees", "list", "process", "fixes that the source holds against its version, or lacks against it"),
     ("env_read", "bool", "env", "the environment of the process could be read"),
     # source

@@ -24,6 +24,7 @@ from pdguard.facts.pairing import build_pairs, count_pairs
 from pdguard.facts.process import Found, NodeReading, collect_processes
 from pdguard.facts.router import derive_router
 from pdguard.facts.source import apply_source, changed_since_start
+from pdguard.fingerprint.notice import hardened_fixes
 from pdguard.transport.factory import open_transport
 from pdguard.transport.interface import Json
 
@@ -304,7 +305,10 @@ def _fixes(facts: FactSet, engine: Engine, readings: _Readings, found: Found | N
             miss_fix_facts(facts, f"what it runs is not what is on the disk: {why_not}", "restart the engine")
             return
     sources = readings.sources
-    add_fix_facts(facts, weakest([sources.matcher.find(sources.reader(one)) for one in every]))
+    readers = [sources.reader(one) for one in every]
+    watched = sources.matcher.watched()
+    hardened = frozenset.intersection(*(hardened_fixes(read, watched) for read in readers))
+    add_fix_facts(facts, weakest([sources.matcher.find(read) for read in readers]), hardened)
 
 
 def _source(facts: FactSet, reading: NodeReading | None, found: Found | None) -> None:

@@ -7,7 +7,7 @@ unknown, whatever the version says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pdguard.facts import history
 from pdguard.facts.deriving import version_of
@@ -19,7 +19,7 @@ SOURCE = "source"
 PRESENT, ABSENT, PARTIAL = State.PRESENT, State.ABSENT, State.PARTIAL
 LISTS = ("fixes_present", "fixes_partial", "fixes_absent", "fixes_unknown", "unmerged")
 
-FIX_FACTS = (*LISTS, "source_disagrees")
+FIX_FACTS = (*LISTS, "source_disagrees", "hardened")
 
 States = Mapping[str, FixFinding]
 
@@ -39,11 +39,21 @@ def miss_fix_facts(facts: FactSet, reason: str, how: str = "") -> None:
         facts.miss(name, reason, how)
 
 
-def add_fix_facts(facts: FactSet, findings: Sequence[FixFinding]) -> None:
-    """Add which fixes the source holds, and everything that follows from them for one engine."""
+def add_fix_facts(
+    facts: FactSet, findings: Sequence[FixFinding], hardened: Collection[str] = frozenset()
+) -> None:
+    """Add which fixes the source holds, and everything that follows from them for one engine.
+
+    `hardened` are those that pdguard says it put in: they are no disagreement with the version, and where
+    only a part of one can be had it is not half done.
+    """
     states = {f.fix.id: f for f in findings}
-    _lists(facts, findings)
-    _disagreement(facts, findings)
+    ours = {name for name in hardened if name in states and states[name].state in (PRESENT, PARTIAL)}
+    facts.put(
+        "hardened", Fact(tuple(sorted(ours)), Grade.FINGERPRINTED, (Evidence(SOURCE, "notice", len(ours)),))
+    )
+    _lists(facts, findings, ours)
+    _disagreement(facts, findings, ours)
     backend = facts.text("backend") or ""
     _admission(facts, states)
     _hold(facts, states, backend)
@@ -62,11 +72,11 @@ def _add(facts: FactSet, name: str, value: Value, *findings: FixFinding) -> None
     facts.put(name, Fact(value, Grade.FINGERPRINTED, tuple(evidence)))
 
 
-def _lists(facts: FactSet, findings: Sequence[FixFinding]) -> None:
+def _lists(facts: FactSet, findings: Sequence[FixFinding], ours: Collection[str]) -> None:
     merged = [f for f in findings if f.fix.merged]
     by_state = {
         "fixes_present": [f for f in merged if f.state is PRESENT],
-        "fixes_partial": [f for f in merged if f.state is PARTIAL],
+        "fixes_partial": [f for f in merged if f.state is PARTIAL and f.fix.id not in ours],
         "fixes_absent": [f for f in merged if f.state is ABSENT],
         "fixes_unknown": [f for f in merged if f.state is State.UNKNOWN],
         "unmerged": [f for f in findings if not f.fix.merged and f.state in (PRESENT, PARTIAL)],
@@ -76,7 +86,7 @@ def _lists(facts: FactSet, findings: Sequence[FixFinding]) -> None:
         facts.put(name, Fact(ids, Grade.FINGERPRINTED, (Evidence(SOURCE, "fix catalogue", ids),)))
 
 
-def _disagreement(facts: FactSet, findings: Sequence[FixFinding]) -> None:
+def _disagreement(facts: FactSet, findings: Sequence[FixFinding], ours: Collection[str]) -> None:
     """Fixes that the release should hold and does not, and the other way round."""
     version = version_of(facts)
     if version is None or version.kind != "release":
@@ -85,7 +95,7 @@ def _disagreement(facts: FactSet, findings: Sequence[FixFinding]) -> None:
     against = []
     for finding in findings:
         first = _release(finding.fix.first_release)
-        if not finding.fix.merged or first is None:
+        if not finding.fix.merged or first is None or finding.fix.id in ours:
             continue
         due = version.release >= first
         # A fix that came to its backends one after the other is partial for a while upstream, too.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
+from pdguard.fingerprint.notice import notice
 from pdguard.fingerprint.source import SourceFile
 from pdguard.harden.model import PAYLOAD_PACKAGE, Backport, Edited, Refusal, Seam
 
@@ -111,7 +112,7 @@ def _notice(text: str, fixes: Iterable[str], tool: str) -> tuple[int, int, int, 
         elif line.strip() and not line.lstrip().startswith("#"):
             break
     start = min(start, len(text))
-    said = f"# Changed by {tool}, fixes {', '.join(fixes)}. How to undo it: {PAYLOAD_PACKAGE}.\n"
+    said = notice(tool, fixes, PAYLOAD_PACKAGE)
     return start, start, -1, said
 
 

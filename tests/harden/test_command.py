@@ -11,9 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from pdguard.cli.app import app
+from pdguard.facts.fixes import add_fix_facts
+from pdguard.facts.interface import FactSet, Grade
+from pdguard.fingerprint.notice import hardened_fixes
+from pdguard.fingerprint.targets import open_target
 from pdguard.harden.model import PAYLOAD_FOLDER
+from pdguard.harden.operate import Operator, Wanted
 from tests.harden.command import Done
 from tests.harden.packages import contents, install, snapshot
+from tests.wheels import wheel
 
 pytestmark = [pytest.mark.wheels, pytest.mark.timeout(600)]
 
@@ -257,3 +263,17 @@ def _run_in_image(script: str, site: Path) -> subprocess.CompletedProcess[str]:
         env={"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin"},
         timeout=120,
     )
+
+
+def test_what_was_hardened_is_no_disagreement_and_nothing_half_done(package: Path) -> None:
+    assert Done("--target", str(package), "--backport", "v0.5.20", "--apply", "--yes").code == 0
+    read = open_target(str(package)).read
+    matcher = Operator(Wanted()).matcher
+    for hardened, clean in ((hardened_fixes(read, matcher.watched()), True), (frozenset[str](), False)):
+        facts = FactSet()
+        facts.add("version", "0.5.20", Grade.CLAIMED, "source", "version file")
+        add_fix_facts(facts, matcher.find(read), hardened)
+        assert (facts.items("source_disagrees") == ()) is clean
+        assert (facts.items("fixes_partial") == ()) is clean
+        assert (set(facts.items("hardened") or ()) >= CORE) is clean
+    assert hardened_fixes(open_target(str(wheel("0.5.20"))).read, matcher.watched()) == frozenset()
