@@ -90,6 +90,9 @@ def harden(
     no_diff: Annotated[bool, typer.Option("--no-diff", help="Leave the diff out of the plan.")] = False,
 ) -> None:
     """Put the fix set on installed engines without an upgrade: plan first, reversible, proven at once."""
+    import os
+    import re
+
     from pdguard.cli.run import note, write_result
     from pdguard.errors import InputError
     from pdguard.harden.document import as_json
@@ -107,17 +110,21 @@ def harden(
     if len(words) > 1:
         raise InputError("one thing at a time", expected="one of these options", found=" ".join(words))
     word = words[0] if words else "plan"
-    if backport is None and word in ("plan", "--apply", "--emit"):
+    if backport is None and not auto and word in ("plan", "--apply", "--emit"):
         raise InputError(
             "no base is named",
-            expected="--backport v0.5.20 or another release",
+            expected="--backport v0.5.20 or another release, or --auto",
             todo="See `pdguard harden --help`.",
         )
     if target is not None and cluster is not None:
         raise InputError("two targets", expected="a cluster file or --target, not both")
     base = (backport or "").removeprefix("v")
-    wanted = Wanted(base, auto, tuple(only or ()), tuple(excluded or ()), not no_exercise, timeout)
+    if backport is not None and not re.fullmatch(r"\d+\.\d+\.\d+", base):
+        raise InputError("this is no release", expected="one such as v0.5.20", found=repr(backport)[:40])
+    wanted = Wanted(base, auto, _names(only), _names(excluded), not no_exercise, timeout)
     job = Job(wanted, None if python is None else str(python.absolute()), parallel, note)
+    if output is not None and not os.access(output.parent, os.W_OK):
+        raise InputError(f"{output} cannot be written", expected="a folder that may be written to")
     if target is not None:
         job.open_target(target)
     else:
@@ -128,14 +135,21 @@ def harden(
     outcomes = _run(job, word, yes)
     step = job.next_step(word, outcomes)
     if output_format == "json":
-        text = as_json(word.removeprefix("--"), base, outcomes, job.proposals, step)
+        text = as_json(word.removeprefix("--"), base, outcomes, job.settings, step)
     else:
-        text = as_text(outcomes, job.proposals, step, with_diff=word == "plan" and not no_diff)
+        text = as_text(outcomes, job.settings, step, with_diff=word == "plan" and not no_diff)
     write_result(text, output)
-    raise typer.Exit(exit_code(outcomes))
+    raise typer.Exit(exit_code(outcomes, verified=word == "--verify"))
+
+
+def _names(given: list[str] | None) -> tuple[str, ...]:
+    """Each name, also of a list with commas."""
+    return tuple(name for text in given or () for name in text.replace(",", " ").split())
 
 
 def _run(job: Job, word: str, yes: bool) -> list[Outcome]:
+    import sys
+
     if word == "--status":
         return job.status()
     if word == "--verify":
@@ -144,10 +158,18 @@ def _run(job: Job, word: str, yes: bool) -> list[Outcome]:
         _consent(job, "put back every file that pdguard changed", yes)
         return job.rollback()
     planned = job.plan()
+    if word == "--apply" and any(o.status == "interrupted" for o in planned):
+        _consent(job, "take back what an interrupted run left", yes)
+        job.recover(planned)
+        planned = job.plan()
     job.propose_settings(planned)
     if word == "plan" or any(o.bad for o in planned):
         return planned
     if any(o.plan is not None and o.plan.pending for o in planned):
+        if not yes:
+            from pdguard.harden.present import as_text
+
+            sys.stderr.write(as_text(planned, job.settings, "", with_diff=False))
         _consent(job, _what(planned), yes)
     return job.apply(planned)
 

@@ -11,9 +11,10 @@ _NOTICE = re.compile(r"^# Changed by pdguard [\w.+]+, fixes ((?:\w+, )*\w+)\. ",
 _HEAD = 400
 
 
-def notice(tool: str, fixes: Iterable[str], package: str) -> str:
+def notice(tool: str, fixes: Iterable[str]) -> str:
     """The line, for a file that was changed by `tool` (`pdguard 0.1.0`) for these fixes."""
-    return f"# Changed by {tool}, fixes {', '.join(fixes)}. How to undo it: {package}.\n"
+    undo = "pdguard harden --rollback --target <the sglang folder>"
+    return f"# Changed by {tool}, fixes {', '.join(fixes)}. To undo it: {undo}\n"
 
 
 def hardened_fixes(read: Reader, files: Iterable[str]) -> frozenset[str]:

@@ -9,15 +9,13 @@ from typing import Any
 from pdguard import __version__
 from pdguard.harden.plan import Plan, after_sha
 from pdguard.harden.results import Outcome
-from pdguard.harden.settings.model import Proposal
+from pdguard.harden.settings.model import SettingsPlan
 from pdguard.harden.settings.present import as_document
 
 SCHEMA = "pdguard.harden/1"
 
 
-def as_json(
-    did: str, wanted: str, outcomes: Sequence[Outcome], proposals: Sequence[Proposal], step: str
-) -> str:
+def as_json(did: str, wanted: str, outcomes: Sequence[Outcome], settings: SettingsPlan, step: str) -> str:
     """The document of one run; `did` is plan, apply, status, verify or rollback."""
     document = {
         "schema": SCHEMA,
@@ -25,7 +23,10 @@ def as_json(
         "did": did,
         "backport": wanted or None,
         "packages": [_package(o) for o in outcomes],
-        "settings": [as_document(p) for p in proposals],
+        "settings": [as_document(p) for p in settings.proposals],
+        "settings_unknown": [
+            {"engine": s.engine, "setting": s.setting, "reason": s.reason} for s in settings.skipped
+        ],
         "next": step,
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
@@ -41,7 +42,9 @@ def _package(outcome: Outcome) -> dict[str, Any]:
         "why": outcome.why,
         "fixes": list(outcome.fixes),
         "details": list(outcome.lines),
-        "processes": [{"pid": r.pid, "title": r.title, "stale": r.stale} for r in outcome.running],
+        "processes": [
+            {"pid": r.pid, "title": r.title, "stale": r.stale, "sure": r.sure} for r in outcome.running
+        ],
         "plan": None if outcome.plan is None else _plan(outcome.plan),
     }
 

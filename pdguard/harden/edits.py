@@ -112,7 +112,7 @@ def _notice(text: str, fixes: Iterable[str], tool: str) -> tuple[int, int, int, 
         elif line.strip() and not line.lstrip().startswith("#"):
             break
     start = min(start, len(text))
-    said = notice(tool, fixes, PAYLOAD_PACKAGE)
+    said = notice(tool, fixes)
     return start, start, -1, said
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from pdguard.harden.emit import dockerfile
 from pdguard.harden.operate import Operator, Wanted, modules_of
 from pdguard.harden.plan import TOOL, Plan
 from pdguard.harden.results import Outcome, Site
-from pdguard.harden.settings.model import Proposal
+from pdguard.harden.settings.model import SettingsPlan
 from pdguard.harden.sites import Sites, of_cluster, of_target
 from pdguard.transport.interface import Json, NodeTransport
 
@@ -32,11 +33,14 @@ class Job:
     python: str | None = None
     parallel: int = 1
     say: Callable[[str], None] = lambda _text: None
-    proposals: tuple[Proposal, ...] = ()
     order: tuple[str, ...] = ()
     """In which order to restart, where a cluster file tells the roles."""
     source: str = ""
     """How the targets were named, for the next step."""
+    nodes: tuple[str, ...] = ()
+    """The nodes that were named, where not all are meant."""
+    settings: SettingsPlan = field(default_factory=SettingsPlan)
+    """What should be set beside the fixes, and what could not be judged."""
     _sites: Sites = field(default_factory=lambda: Sites((), {}))
     _operator: Operator | None = None
     _cluster: Cluster | None = None
@@ -56,7 +60,7 @@ class Job:
     def open_target(self, path: Path) -> None:
         """Work on one package of this machine."""
         self._sites = of_target(path, self.python)
-        self.source = f"--target {path}"
+        self.source = f"--target {shlex.quote(str(path))}"
 
     def open_cluster(self, path: Path, nodes: Sequence[str]) -> None:
         """Work on every package that the engines of a cluster file import."""
@@ -64,7 +68,7 @@ class Job:
 
         cluster = load_cluster(path)
         self._sites = of_cluster(cluster, nodes, self.python, self.say)
-        self.source = str(path)
+        self.source, self.nodes = shlex.quote(str(path)), tuple(nodes)
         prefills = [e.name for e in cluster.engines if e.role == "prefill"]
         decodes = [e.name for e in cluster.engines if e.role == "decode"]
         self.order = (*prefills, *decodes)
@@ -74,7 +78,7 @@ class Job:
         """Audit the cluster and say what should be set beside the planned fixes."""
         if self._cluster is not None:
             hardened = {name: o.fixes for o in planned for name in o.site.engines}
-            self.proposals = _settings(self._cluster, hardened, self.say)
+            self.settings = _settings(self._cluster, hardened, self.say)
 
     def plan(self) -> list[Outcome]:
         """The plan of every package."""
@@ -87,6 +91,14 @@ class Job:
             *(o for o in planned if not o.site.root),
             *self._each(lambda site, to: self.operator.apply(by_site[id(site)], to)),
         ]
+
+    def recover(self, planned: Sequence[Outcome]) -> bool:
+        """Take back what an interrupted run left; whether there was any."""
+        cut = [o.site for o in planned if o.status == "interrupted"]
+        for site in cut:
+            self.say(f"{site.name()}: an interrupted run is taken back first")
+            self.operator.rollback(site, self._to(site))
+        return bool(cut)
 
     def status(self) -> list[Outcome]:
         """What earlier runs left."""
@@ -123,15 +135,26 @@ class Job:
         """What the operator does next, or nothing."""
         if any(o.status == "interrupted" for o in outcomes):
             return f"pdguard harden {self.source} --rollback"
-        if any(o.bad for o in outcomes):
+        if any(o.bad and o.status != "not restarted" for o in outcomes):
             return ""
         statuses = {o.status for o in outcomes}
         if did == "plan" and "planned" in statuses:
-            auto = " --auto" if self.wanted.auto else ""
-            return f"pdguard harden {self.source} --backport v{self.wanted.base}{auto} --apply"
-        if statuses & {"applied", "restored"} or any(r.stale for o in outcomes for r in o.running):
+            return f"pdguard harden {self.source}{self._options()} --apply"
+        if statuses == {"restored"}:
+            return f"restart {self._restarts()}"
+        if "applied" in statuses or any(r.stale and r.sure for o in outcomes for r in o.running):
             return f"restart {self._restarts()}, then pdguard harden {self.source} --verify"
         return ""
+
+    def _options(self) -> str:
+        wanted = self.wanted
+        words = [f"--backport v{wanted.base}"] if wanted.base else []
+        words += ["--auto"] if wanted.auto else []
+        words += [f"--only {name}" for name in wanted.only] + [f"--except {name}" for name in wanted.excluded]
+        words += [f"--python {shlex.quote(self.python)}"] if self.python else []
+        words += [] if wanted.exercise else ["--no-exercise"]
+        words += [f"--node {name}" for name in self.nodes]
+        return "".join(f" {word}" for word in words)
 
     def _restarts(self) -> str:
         names = ", ".join(self.order[:12]) + (" …" if len(self.order) > 12 else "")
@@ -149,13 +172,27 @@ class Job:
         done: list[Outcome] = []
         while waiting:
             group, waiting = waiting[: self.parallel], waiting[self.parallel :]
-            with ThreadPoolExecutor(len(group)) as pool:
-                for outcomes in pool.map(lambda sites: self._node(sites, step), group):
-                    done += outcomes
+            done += self._group(group, step)
             if any(o.bad for o in done):
                 why = "an earlier package failed"
                 return done + [Outcome(s, "not tried", why) for sites in waiting for s in sites]
         return done
+
+    def _group(self, group: Sequence[Sequence[Site]], step: Step) -> list[Outcome]:
+        """Several nodes at once. One alone is worked on in this thread, which Ctrl-C reaches."""
+        if len(group) == 1:
+            return self._node(group[0], step)
+        with ThreadPoolExecutor(len(group)) as pool:
+            running = [pool.submit(self._node, sites, step) for sites in group]
+            try:
+                return [outcome for one in running for outcome in one.result()]
+            except KeyboardInterrupt:
+                self.say("interrupted: waiting for the nodes at work, then their packages are put back")
+                for one in running:
+                    for outcome in one.result():
+                        if outcome.status == "applied":
+                            self.operator.rollback(outcome.site, self._to(outcome.site))
+                raise
 
     def _node(self, sites: Sequence[Site], step: Step) -> list[Outcome]:
         done: list[Outcome] = []
@@ -177,12 +214,12 @@ class HardenRefused(PdguardError):
 
 def _settings(
     cluster: Cluster, hardened: Mapping[str, Collection[str]], say: Callable[[str], None]
-) -> tuple[Proposal, ...]:
+) -> SettingsPlan:
     """What the audit says should be set; without an answer from the engines there is nothing to say."""
     from pdguard._bundle import bundled
     from pdguard.audit import run_audit
     from pdguard.errors import NothingCollected
-    from pdguard.harden.settings import load_settings, propose
+    from pdguard.harden.settings import load_settings, plan_settings
     from pdguard.policy.loader import load_checks
 
     try:
@@ -190,8 +227,8 @@ def _settings(
         audited = run_audit(cluster, load_checks(bundled("checks")), os.environ, now, say)
     except NothingCollected as error:
         say(f"no settings are proposed: {error}")
-        return ()
-    return propose(audited, load_settings(bundled("remediations") / "settings"), hardened=hardened)
+        return SettingsPlan()
+    return plan_settings(audited, load_settings(bundled("remediations") / "settings"), hardened=hardened)
 
 
 def _request(plan: Plan, wanted: Wanted) -> dict[str, Json]:
@@ -199,7 +236,7 @@ def _request(plan: Plan, wanted: Wanted) -> dict[str, Json]:
         "do": "apply",
         **agent.apply_request(
             SetLabel(plan.id, plan.base, TOOL, plan.fixes),
-            plan.changes,
+            plan.fresh,
             imports=modules_of(plan),
             seconds=wanted.seconds,
         ),

@@ -51,7 +51,10 @@ class Backport:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A seam that was not found, or not only once; nothing is edited where one exists."""
+    """A seam that was not found, or not only once; nothing is edited where one exists.
+
+    `fix` is empty where the whole package is refused, `file` and `path` where no single place is the reason.
+    """
 
     fix: str
     seam: str
@@ -63,8 +66,11 @@ class Refusal:
     def __str__(self) -> str:
         """One line: fix, place, reason, nearest."""
         where = f"{self.file} {self.path}".strip()
-        text = f"{self.fix}, seam '{self.seam}' in {where}: {self.reason}"
+        text = f"{self.fix}, seam '{self.seam}' in {where}: {self.reason}" if where else self._plain()
         return f"{text}; nearest: {self.nearest}" if self.nearest else text
+
+    def _plain(self) -> str:
+        return f"{self.fix}: {self.reason}" if self.fix else self.reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from pdguard._bundle import bundled
 from pdguard.errors import TransportError
 from pdguard.exercise.model import ExerciseReport
 from pdguard.exercise.runner import run_exercise
+from pdguard.facts._env_tables import HOLD_ON_BY_DEFAULT
 from pdguard.fingerprint.loader import load_fixes
 from pdguard.fingerprint.match import Matcher
 from pdguard.fingerprint.model import FixFinding, State
@@ -21,6 +23,7 @@ from pdguard.harden.loader import load_backports, load_payload
 from pdguard.harden.model import PAYLOAD_FOLDER, Backport
 from pdguard.harden.plan import TOOL, Plan, Tree, find_fixes, interesting, make_plan
 from pdguard.harden.results import Outcome, Running, Site
+from pdguard.node.names import HOLD
 from pdguard.transport.interface import NodeTransport
 
 _KEPT = ("hardened", "partial", "edited")
@@ -112,7 +115,8 @@ class Operator:
             self._contents.update(agent.contents(transport, site.root, missing, files=paths))
         lost = [path for path, sha in original.items() if sha is not None and sha not in self._contents]
         if lost:
-            return Outcome(site, "refused", f"the original of {lost[0]} could not be fetched")
+            why = f"the original of {lost[0]} could not be read"
+            return Outcome(site, "refused", f"{why}: run it as the owner of the package, or as root")
         return Tree(
             root=seen.real_root,
             version=seen.version or seen.dist_version,
@@ -131,6 +135,26 @@ class Operator:
         if not plan.changes:
             return planned
         self.say(f"{site.name()}: {len(plan.pending)} files")
+        try:
+            return self._do(site, transport, plan, label, planned)
+        except KeyboardInterrupt:
+            self._after_interrupt(site, transport)
+            raise
+
+    def _after_interrupt(self, site: Site, transport: NodeTransport) -> None:
+        """Somebody pressed Ctrl-C: nothing unproven stays, and what is there is told."""
+        self.say(f"{site.name()}: interrupted, putting every file back")
+        for _ in range(30):
+            back = self.rollback(site, transport)
+            if back.status in ("restored", "unchanged"):
+                self.say(f"{site.name()}: {back.why}")
+                return
+            time.sleep(1)  # the run on the node may still be about to see that it was left alone
+        self.say(f"{site.name()}: {back.why}. See --status, and put it back with --rollback")
+
+    def _do(
+        self, site: Site, transport: NodeTransport, plan: Plan, label: SetLabel, planned: Outcome
+    ) -> Outcome:
         try:
             done = agent.apply(
                 *(transport, site.root, label, plan.changes),
@@ -181,6 +205,10 @@ class Operator:
             transport,
         )
         judged = judge(report, contracts)
+        if not judged.passed and not judged.broken:
+            why = judged.not_run[0].why if judged.not_run else "none was run"
+            todo = "name the engine's own interpreter (--python), or say --no-exercise"
+            return True, f"exercise: {site.python} proves nothing ({why}); {todo}"
         return bool(judged.broken), f"exercise: {judged.text()}"
 
     def status(self, site: Site, transport: NodeTransport) -> Outcome:
@@ -191,7 +219,11 @@ class Operator:
             return Outcome(site, "not reached", str(error))
         if seen.status != "found":
             return Outcome(site, "refused", _why(seen.why))
-        return _told(site, seen.state or TreeState("none"), _running(seen.processes))
+        state = seen.state or TreeState("none")
+        if state.status == "none" and seen.payload:
+            why = "pdguard's payload is here without its notes: it came by a diff, and goes by `patch -R`"
+            return Outcome(site, "stock", why, running=_running(seen.processes))
+        return _told(site, state, _running(seen.processes))
 
     def verify(self, site: Site, transport: NodeTransport) -> Outcome:
         """Every file read again, fingerprints, the exercise, and the processes."""
@@ -215,7 +247,8 @@ class Operator:
             n: states.get(n) is State.PRESENT or (n in partial and states.get(n) is State.PARTIAL)
             for n in applied
         }
-        lines = [f"{len(state.files)} files are as they were written"]
+        base = state.set.base if state.set is not None else ""
+        lines = [f"{len(state.files)} files are as they were written", *hold_note(base, applied)]
         lines += [f"{row.path} is {row.why}" for row in found.bytecode]
         lines.append(f"fingerprints: {sum(good.values())} of {len(good)} fixes are recognised")
         lost = [name for name, ok in good.items() if not ok]
@@ -224,7 +257,9 @@ class Operator:
         )
         lines.append(said)
         why = f"{lost[0]} is not recognised any more" if lost else said if failed else ""
-        status = "edited" if lost or failed or found.status == "differs" else "verified"
+        status = "edited" if lost or found.status == "differs" else "unproven" if failed else "verified"
+        if status == "verified" and any(r.stale and r.sure for r in running):
+            status, why = "not restarted", "the files are right, and processes run the code of before"
         return Outcome(site, status, why, None, running, applied, tuple(lines))
 
     def _fixes(self, transport: NodeTransport, site: Site, files: Sequence[str]) -> tuple[FixFinding, ...]:
@@ -249,9 +284,10 @@ class Operator:
             return Outcome(site, "unchanged", "pdguard has changed nothing here")
         if done.status != "rolled-back":
             return Outcome(site, *_ended(done))
-        changed = tuple(Running(r.pid, r.title, True) for r in running)
+        changed = tuple(Running(r.pid, r.title, True, r.sure) for r in running)
         files = len(done.done.replaced) + len(done.done.created) + len(done.done.removed) if done.done else 0
-        return Outcome(site, "restored", f"{files} files are as they came", None, changed, fixes, done.left)
+        what = f"{files} files are as they came" if files else "an interrupted run was taken back"
+        return Outcome(site, "restored", what, None, changed, fixes, done.left)
 
 
 def _stop(site: Site, seen: Survey) -> Outcome | None:
@@ -286,7 +322,18 @@ def _told(site: Site, state: TreeState, running: tuple[Running, ...]) -> Outcome
         why = f"{first.path} was changed since pdguard wrote it and is {found}{more}"
         return Outcome(site, "edited", why, None, running, fixes)
     by = state.set.tool if state.set is not None else "pdguard"
-    return Outcome(site, "hardened", f"by {by}, {len(state.files)} files", None, running, fixes)
+    lines = hold_note(state.set.base, fixes) if state.set is not None else ()
+    return Outcome(site, "hardened", f"by {by}, {len(state.files)} files", None, running, fixes, lines)
+
+
+def hold_note(base: str, fixes: Sequence[str]) -> tuple[str, ...]:
+    """What has to be set for the fixes of the hold to do anything, where the release ships it off."""
+    release = tuple(int(n) for n in base.split(".")) if base.replace(".", "").isdigit() else ()
+    if not {"40645", "41402", "41404"} & set(fixes) or not release or release >= HOLD_ON_BY_DEFAULT:
+        return ()
+    return (
+        f"the hold is off in {base} unless {HOLD}=1 on prefill and decode: without it its fixes do nothing",
+    )
 
 
 def _running(processes: Processes | None) -> tuple[Running, ...]:
@@ -294,7 +341,7 @@ def _running(processes: Processes | None) -> tuple[Running, ...]:
     if processes is None:
         return ()
     seen = (p for p in processes.seen if p.same_tree is not False)
-    return tuple(Running(p.pid, p.title, bool(p.older)) for p in seen)
+    return tuple(Running(p.pid, p.title, bool(p.older), p.same_tree is True) for p in seen)
 
 
 def _warnings(site: Site, seen: Survey, plan: Plan) -> tuple[str, ...]:
@@ -311,6 +358,7 @@ def _warnings(site: Site, seen: Survey, plan: Plan) -> tuple[str, ...]:
         lines.append(
             f"{len(shared)} of the files are shared with another environment, which keeps them as they are"
         )
+    lines += hold_note(plan.base, plan.fixes)
     if site.python is None:
         lines.append("no interpreter is named: import and exercise would be skipped (--python)")
     return tuple(lines)
@@ -324,11 +372,16 @@ def modules_of(plan: Plan) -> list[str]:
 def _proved(site: Site, done: Applied) -> Iterable[str]:
     if done.python is None:
         return
-    with_ = f"Python {done.python.version}"
-    yield f"{len(done.python.compiled)} files compile, {len(done.python.imported)} modules import ({with_})"
-    if done.python.lost:
-        count = len(done.python.lost)
-        yield f"{count} modules did not import before the change either ({done.python.lost[0]})"
+    yield f"compiled: {len(done.python.compiled)} files, by Python {done.python.version}"
+    if site.python is None:
+        yield "imported: nothing, as no interpreter is named (--python)"
+    elif done.python.lost:
+        names = (
+            f"{len(done.python.lost)} could not be imported before the change either ({done.python.lost[0]})"
+        )
+        yield f"imported: {len(done.python.imported)} modules; {names}, so nothing follows from them"
+    else:
+        yield f"imported: {len(done.python.imported)} modules"
     if done.recovered:
         yield "an interrupted run was put right first"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pdguard import __version__
 from pdguard.fingerprint.match import Matcher, Reader
@@ -51,6 +51,8 @@ class Plan:
     after: tuple[FixFinding, ...]
     payload: Mapping[str, str] = field(default_factory=dict)
     hardened: tuple[str, ...] = ()
+    restored: frozenset[str] = frozenset()
+    """Files that an earlier run changed and this one does not: they go back."""
 
     @property
     def pending(self) -> tuple[Change, ...]:
@@ -67,6 +69,19 @@ class Plan:
     def fixes(self) -> tuple[str, ...]:
         """The fixes that pdguard's own edits bring."""
         return tuple(c.fix.id for c in self.choices if c.action == "apply")
+
+    @property
+    def fresh(self) -> tuple[Change, ...]:
+        """The same set for a package that nobody has changed yet."""
+        mine = {one.file: hashlib.sha256(one.before.encode()).hexdigest() for one in self.edited}
+        return tuple(
+            Change(c.path, mine.get(c.path), c.after) for c in self.changes if c.path not in self.restored
+        )
+
+    @property
+    def taken_out(self) -> tuple[str, ...]:
+        """The fixes of an earlier run that this one takes away again."""
+        return tuple(name for name in self.hardened if name not in self.fixes)
 
     @property
     def refused(self) -> bool:
@@ -116,15 +131,16 @@ def make_plan(
     """
     texts = {path: text for path, data in tree.originals.items() if (text := _text(data)) is not None}
     before = find_fixes(matcher, tree.originals)
-    base, reason = _base(tree.version, wanted, auto, {b.base for b in backports})
+    base, reason = _base(tree.version, wanted, auto, backports, before)
     own = [b for b in backports if b.base == base]
     if reason:
-        refusal = Refusal("base", "version", "", "", reason)
+        refusal = Refusal("", "version", "", "", reason)
         return Plan(tree.root, tree.version, base, (), (), (), (refusal,), before, before, {}, tree.hardened)
     choices = choose(own, before, only, excluded)
     by_id = {b.fix: b for b in own}
     applied = [by_id[c.fix.id] for c in choices if c.action == "apply"]
-    edited, refusals = edit(texts, applied, TOOL)
+    edited, lost = edit(texts, applied, TOOL)
+    refusals = tuple(_told(r, tree, texts) for r in lost)
     refusals = (
         *(Refusal(c.fix.id, "requirements", "", "", c.why) for c in choices if c.action == "refused"),
         *refusals,
@@ -140,23 +156,57 @@ def make_plan(
         *(tree.root, tree.version, base, choices, edited, changes, refusals, before, after),
         modules,
         tree.hardened,
+        frozenset(tree.written) - {one.file for one in edited} - {f"{PAYLOAD_FOLDER}/{n}" for n in modules},
     )
 
 
-def _base(version: str, wanted: str, auto: bool, known: Collection[str]) -> tuple[str, str]:
+def _base(
+    version: str, wanted: str, auto: bool, backports: Sequence[Backport], found: Sequence[FixFinding]
+) -> tuple[str, str]:
     """The base to take, and why there is none."""
-    installed = base_of(version)
-    listed = ", ".join(sorted(known))
-    if wanted not in known and not (auto and installed in known):
+    known = {b.base for b in backports}
+    installed, listed = base_of(version), ", ".join(sorted(known))
+    if auto:
+        base = installed or _by_structure(known, backports, found)
+        if base in known:
+            return base, ""
+        why = (
+            f"the package is {version}"
+            if installed
+            else "the package tells no release, nor does what it holds"
+        )
+        return base or wanted, f"{why}; there are backports only for {listed}"
+    if wanted not in known:
         return wanted, f"there are no backports for {wanted}, only for {listed}"
     if installed == wanted:
         return wanted, ""
-    if auto and installed in known:
-        return installed, ""
-    if auto:
-        return wanted, ""  # no release is named: the seams decide
-    shown = version or "no version"
-    return wanted, f"the package is {shown}, not {wanted}; name its own base, or say --auto"
+    todo = f"say --backport v{installed}" if installed in known else f"there are backports only for {listed}"
+    todo = todo if installed else "--auto looks at what it holds"
+    return wanted, f"the package is {version or 'of no known version'}, not {wanted}; {todo}"
+
+
+def _by_structure(known: Collection[str], backports: Sequence[Backport], found: Sequence[FixFinding]) -> str:
+    """The newest base whose own fixes are all there: the backports of older bases tell which those are."""
+    ids = {b.fix for b in backports}
+    states = {f.fix.id: f for f in found if f.fix.id in ids and f.fix.first_release}
+    good = (State.PRESENT, State.NOT_APPLICABLE)
+    fits = ""
+    for base in sorted(known, key=_numbers):
+        due = [f for f in states.values() if _numbers(f.fix.first_release) <= _numbers(base)]
+        if all(f.state in good for f in due):
+            fits = base
+    return fits
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split("."))
+
+
+def _told(refusal: Refusal, tree: Tree, texts: Mapping[str, str]) -> Refusal:
+    """A file that is there and no text is no missing file."""
+    if refusal.file in tree.originals and refusal.file not in texts:
+        return replace(refusal, reason="the file is no UTF-8 text", nearest="")
+    return refusal
 
 
 def _not_found_again(applied: Sequence[Backport], after: Sequence[FixFinding]) -> tuple[Refusal, ...]:

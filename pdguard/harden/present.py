@@ -6,28 +6,28 @@ from collections.abc import Iterator, Sequence
 
 from pdguard.harden.plan import Plan
 from pdguard.harden.results import Outcome
-from pdguard.harden.settings.model import Proposal
+from pdguard.harden.settings.model import SettingsPlan
+from pdguard.harden.settings.present import as_lines
 
 _HOLD_COST = (
-    "an aborted transfer keeps its pages on decode until prefill says that it drained, at most T_hold"
-    " (30 s unless set)"
+    "cost: with the hold on, an aborted transfer keeps its pages on decode until prefill says that it"
+    " drained, at most T_hold (30 s unless set)",
+    "several ranks: each decode rank releases by its own count; that they agree is not in this set",
 )
 
 
-def as_text(
-    outcomes: Sequence[Outcome], proposals: Sequence[Proposal], next_step: str, with_diff: bool
-) -> str:
+def as_text(outcomes: Sequence[Outcome], settings: SettingsPlan, next_step: str, with_diff: bool) -> str:
     """Every package, then the settings, then the next step, then the diffs."""
     lines: list[str] = []
     for outcome in outcomes:
         lines += [*_package(outcome), ""]
-    lines += _settings(proposals)
-    if next_step:
-        lines += [f"next: {next_step}", ""]
-    text = "\n".join(_clean(line) for line in lines)
+    lines += as_lines(settings)
+    step = [f"next: {next_step}"] if next_step else []
+    text = "\n".join(_clean(line) for line in [*lines, *step])
     if with_diff:
         seen = dict.fromkeys(o.plan.diff() for o in outcomes if o.plan is not None)
-        text += "\n".join(d for d in seen if d)
+        diff = "\n".join(d for d in seen if d)
+        text += f"\n\n{diff}" + "".join(f"\n{one}" for one in step if diff)
     return text.rstrip("\n") + "\n"
 
 
@@ -48,6 +48,10 @@ def _engines(outcome: Outcome) -> str:
 
 
 def _plan(plan: Plan, status: str) -> Iterator[str]:
+    if status == "unchanged":
+        there = ", ".join(plan.fixes) or "every fix of the set is there already"
+        yield f"  version {plan.version or 'unknown'}, base v{plan.base}; nothing to do: {there}"
+        return
     if plan.refusals:
         yield f"  version {plan.version or 'unknown'}, base v{plan.base}; nothing has been changed"
         yield from (f"  {refusal}" for refusal in plan.refusals)
@@ -61,18 +65,23 @@ def _plan(plan: Plan, status: str) -> Iterator[str]:
     yield ""
     for choice in plan.choices:
         why = f" ({choice.why})" if choice.why else ""
-        yield f"  {choice.fix.id:6} {choice.action:10} {choice.fix.title}{why}"
+        out = choice.fix.id in plan.taken_out
+        yield f"  {choice.fix.id:6} {'TAKEN OUT' if out else choice.action:10} {choice.fix.title}{why}"
     if plan.edited:
         yield ""
     for one in plan.edited:
         added, removed = _counted(one.before, one.after)
         yield f"  {one.file:42} +{added:<3} -{removed:<3} {', '.join(one.fixes)}"
+    touched = {one.file for one in plan.edited}
+    for change in plan.pending:
+        if change.before is not None and change.path in plan.restored and change.path not in touched:
+            yield f"  {change.path:42} back to the original"
     if plan.payload:
         size = sum(len(text.encode()) for text in plan.payload.values())
         yield f"  srt/disaggregation/pdguard/, {len(plan.payload)} modules, {size:,} bytes: the payload"
     if any(name in plan.fixes for name in ("41404", "40645", "41402")):
         yield ""
-        yield f"  cost: {_HOLD_COST}"
+        yield from (f"  {line}" for line in _HOLD_COST)
 
 
 def _counted(before: str, after: str) -> tuple[int, int]:
@@ -90,19 +99,17 @@ def _restarts(outcome: Outcome) -> Iterator[str]:
     if not outcome.running:
         return
     changes = outcome.plan is not None and bool(outcome.plan.pending) and not outcome.plan.refusals
-    stale = [r for r in outcome.running if r.stale or changes]
+    sure = [r for r in outcome.running if r.sure]
+    stale = [r for r in sure if r.stale or changes]
+    if len(sure) < len(outcome.running):
+        yield f"  {len(outcome.running) - len(sure)} engine processes here could not be looked into"
+    if sure and not stale:
+        yield f"  {len(sure)} processes run this package, all of them as it is on disk"
     if not stale:
-        yield f"  {len(outcome.running)} processes run this package, all of them as it is on disk"
         return
     shown = ", ".join(str(r.pid) for r in stale[:12])
     more = f" and {len(stale) - 12} more" if len(stale) > 12 else ""
     yield f"  restart: processes {shown}{more} keep the code that they started with until you restart them"
-
-
-def _settings(proposals: Sequence[Proposal]) -> Iterator[str]:
-    from pdguard.harden.settings.present import as_lines
-
-    yield from as_lines(proposals)
 
 
 def _clean(text: str) -> str:

@@ -15,6 +15,8 @@ class Running:
     pid: int
     title: str = ""
     stale: bool = False
+    sure: bool = True
+    """False where what it imports could not be seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Site:
 
     def name(self) -> str:
         """How it is called in messages."""
-        return f"{self.node}: {self.root}" if self.node else self.root
+        return ": ".join(part for part in (self.node, self.root) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class Outcome:
     """One package after a run.
 
     `status` is planned, unchanged, applied, rolled back, restored, refused, failed, not reached, hardened,
-    verified, stock, interrupted, edited or not tried; `lines` are the details worth a line each.
+    verified, not restarted, unproven, stock, interrupted, edited or not tried; `lines` are the details worth
+    a line each.
     """
 
     site: Site
@@ -53,16 +56,31 @@ class Outcome:
         return self.status in _BAD
 
 
-_BAD = ("refused", "rolled back", "failed", "not reached", "interrupted", "edited", "not tried")
+_BAD = (
+    "refused",
+    "rolled back",
+    "failed",
+    "not reached",
+    "interrupted",
+    "edited",
+    "not tried",
+    "not restarted",
+    "unproven",
+)
 
 
-def exit_code(outcomes: Sequence[Outcome]) -> int:
-    """31 where something was rolled back, 30 where something was refused, 3 where nothing was reached."""
+def exit_code(outcomes: Sequence[Outcome], verified: bool = False) -> int:
+    """31 where something was rolled back, 30 where something was refused, 3 where nothing was reached.
+
+    12 where a package is not as pdguard left it, or with `verified` where the fixes are not at work in it.
+    """
     statuses = {o.status for o in outcomes}
     if statuses & {"rolled back", "failed"}:
         return 31
     if "refused" in statuses:
         return 30
-    if statuses & {"interrupted", "edited"}:
+    if statuses & {"interrupted", "edited", "not restarted", "unproven"} or (
+        verified and "stock" in statuses
+    ):
         return 12
     return 3 if "not reached" in statuses or not outcomes else 0

@@ -53,6 +53,9 @@ def choose(
     """
     by_id = {b.fix: b for b in backports}
     found = {f.fix.id: f for f in findings}
+    both = sorted(set(only) & set(excluded))
+    if both:
+        raise SelectionError("chosen and left out at once", expected="one of the two", found=", ".join(both))
     unknown = sorted({*only, *excluded} - set(by_id))
     if unknown:
         known = ", ".join(sorted(by_id)) or "none"
@@ -73,9 +76,9 @@ def choose(
         else:
             missing = [n for n in needs(by_id[name], finding.fix) if not _met(n, by_id, found)]
             why = f"it needs {', '.join(missing)}, which is neither here nor to be had" if missing else ""
-            choices.append(
-                Choice(finding.fix, "refused" if missing else "apply", finding.state, why or reasons[name])
-            )
+            part = "a part of it only" if by_id[name].partial else ""
+            more = "; ".join(one for one in (part, reasons[name]) if one)
+            choices.append(Choice(finding.fix, "refused" if missing else "apply", finding.state, why or more))
     return tuple(choices)
 
 

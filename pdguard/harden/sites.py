@@ -121,5 +121,6 @@ def _on_node(
         if row.status == "found" and row.root:
             by_root.setdefault((row.root, python or row.python), []).append(row.name)
         else:
-            lost.append(Outcome(Site(node, "", (row.name,)), "not reached", row.why or row.status))
+            why = f"{row.why or row.status}. A package whose engine does not run: --target, on that node"
+            lost.append(Outcome(Site(node, "", (row.name,)), "not reached", why))
     return [Site(node, root, tuple(names), py or None) for (root, py), names in by_root.items()], lost

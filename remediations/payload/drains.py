@@ -115,7 +115,11 @@ def cleared(manager: Any, room: int) -> None:
 
 
 def opened(manager: Any, room: int) -> None:
-    """Another request takes the number of `room`; nothing of the one before it may speak for it."""
+    """Another request takes the number of `room`: who waits for the old one, and its poison, are forgotten.
+
+    An ABORT of the old one that comes after this would be answered for the new one; rooms are random numbers
+    of 63 bits, and the engine itself cannot tell them apart.
+    """
     _forget(manager, room, poison_too=True)
 
 

@@ -1,7 +1,8 @@
 """Decode's side of a held release: what prefill may still write to is not given away, whatever has failed.
 
 Fixes 41402 (decode counts acknowledgements before its ABORT leaves), 41404 and 41618 (it holds after every
-kind of failure). All of it runs in the scheduler's thread.
+kind of failure), X5 (a flush waits for what is held). It runs in the scheduler's thread, and an
+abort also in that of a recomputation.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ def arm(receiver: Any, *, always: bool = False) -> None:
     for one that was announced to some ranks of prefill before it failed.
     """
     announced = getattr(receiver, "init_time", None) is not None
-    if not holds(receiver.kv_mgr) or not (announced or always) or "_pdguard_armed" in receiver.__dict__:
+    if not holds(receiver.kv_mgr) or not (announced or always):
         return
-    receiver._pdguard_armed = True
+    mine = object()
+    if receiver.__dict__.setdefault("_pdguard_armed", mine) is not mine:
+        return
     receiver.kv_mgr.register_deferred_abort_room(receiver.bootstrap_room)
 
 
@@ -39,3 +42,8 @@ def told(receiver: Any) -> bool:
     if tell is not None:
         tell()
     return bool(receiver.abort_notified)
+
+
+def waiting(queue: Any) -> bool:
+    """Whether pages are held back (X5): an engine that gave its pool away now would give them away too."""
+    return bool(getattr(queue, "_deferred_releases", ()))

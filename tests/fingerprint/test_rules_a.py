@@ -36,6 +36,7 @@ STATES = {
     "41404": "aaaaaaaaaaaPPP",
     "41618": "aaaaaaaaaaaPPP",
     "X4": "---------aPPPP",
+    "X5": "---------aaaaP",
 }
 BACKENDS = {
     ("27372", "mooncake"): "aaaPPPPPPPPPPP",

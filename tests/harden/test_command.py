@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,8 +18,12 @@ from pdguard.facts.fixes import add_fix_facts
 from pdguard.facts.interface import FactSet, Grade
 from pdguard.fingerprint.notice import hardened_fixes
 from pdguard.fingerprint.targets import open_target
+from pdguard.harden.agent import apply_request
+from pdguard.harden.answers import SetLabel
 from pdguard.harden.model import PAYLOAD_FOLDER
 from pdguard.harden.operate import Operator, Wanted
+from pdguard.harden.results import Site
+from pdguard.transport.local import LocalTransport
 from tests.harden.command import Done
 from tests.harden.packages import contents, install, snapshot
 from tests.wheels import wheel
@@ -277,3 +284,125 @@ def test_what_was_hardened_is_no_disagreement_and_nothing_half_done(package: Pat
         assert (facts.items("fixes_partial") == ()) is clean
         assert (set(facts.items("hardened") or ()) >= CORE) is clean
     assert hardened_fixes(open_target(str(wheel("0.5.20"))).read, matcher.watched()) == frozenset()
+
+
+# --- what a breaker found
+
+
+def test_a_smaller_set_on_a_hardened_package_says_what_it_takes_out(package: Path) -> None:
+    target = ("--target", str(package), "--backport", "v0.5.20")
+    assert Done(*target, "--apply", "--yes").code == 0
+    plan = Done(*target, "--only", "38935,41128", "--no-diff")
+    assert "43719  TAKEN OUT" in plan.out
+    assert "srt/disaggregation/mooncake/conn.py" in plan.out
+    assert "back to the original" in plan.out
+    assert "--only 38935 --only 41128 --apply" in plan.out
+    assert Done(*target, "--only", "38935", "--except", "38935").code == 2
+
+
+def test_an_interrupted_run_is_taken_back_by_the_next_apply(package: Path) -> None:
+    stock = contents(package)
+    target = ("--target", str(package), "--backport", "v0.5.20")
+    code = (
+        "import os, sys, pdguard.harden.node.steps as steps\n"
+        "from pdguard.harden.node import main\n"
+        "left = [60]\n"
+        "def hook(*_):\n"
+        "    left[0] -= 1\n"
+        "    if not left[0]: os._exit(9)\n"
+        "steps.hook = hook\n"
+        "main.run(sys.stdin.buffer.read())\n"
+    )
+    operator = Operator(Wanted("0.5.20"))
+    transport = LocalTransport()
+    plan = operator.plan(Site("", str(package)), transport).plan
+    assert plan is not None
+    label = SetLabel(plan.id, plan.base, "pdguard", plan.fixes)
+    request = {"do": "apply", "root": str(package), **apply_request(label, plan.changes)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=json.dumps(request).encode(), check=False, capture_output=True
+    )
+    assert done.returncode == 9, done.stderr
+    assert Done(*target).out.startswith("INTERRUPTED")
+    assert Done(*target, "--apply", "--yes").code == 0
+    assert contents(package) != stock
+    assert Done("--target", str(package), "--rollback", "--yes").code == 0
+    assert contents(package) == stock
+
+
+@pytest.mark.parametrize("version", ["0.5.19", "0.5.20", "0.5.21"])
+def test_auto_tells_the_base_by_what_the_package_holds(tmp_path: Path, version: str) -> None:
+    package = install(version, tmp_path)
+    for name in ("version.py", "_version.py"):
+        (package / name).unlink(missing_ok=True)
+    for folder in tmp_path.glob("*.dist-info"):
+        shutil.rmtree(folder)
+    for said in ((), ("--backport", "v0.5.21")):
+        done = Done("--target", str(package), *said, "--auto", "--format", "json")
+        assert done.code == 0, done.out + done.err
+        assert done.json["packages"][0]["plan"]["base"] == version
+    wrong = Done("--target", str(package), "--backport", "v0.5.21")
+    assert wrong.code == 30
+    assert "--auto looks at what it holds" in wrong.out
+
+
+def test_an_interpreter_that_proves_nothing_takes_it_back(package: Path) -> None:
+    before = contents(package)
+    done = Done(
+        "--target", str(package), "--backport", "v0.5.20", "--apply", "--yes", "--python", sys.executable
+    )
+    assert done.code == 31, done.out
+    assert "proves nothing" in done.out
+    assert contents(package) == before
+
+
+def test_verify_of_a_package_that_nobody_hardened_is_no_success(stock: Path) -> None:
+    done = Done("--target", str(stock), "--verify")
+    assert (done.code, done.out.split()[0]) == (12, "STOCK")
+
+
+def test_the_hold_has_to_be_set_and_the_plan_says_so(stock: Path) -> None:
+    done = Done("--target", str(stock), "--backport", "v0.5.20", "--no-diff")
+    assert "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE=1 on prefill and decode" in done.out
+
+
+def test_a_result_that_cannot_be_written_is_told_before_anything_is_changed(package: Path) -> None:
+    before = contents(package)
+    done = Done("--target", str(package), "--backport", "v0.5.20", "--apply", "--yes", "-o", "/nowhere/x")
+    assert done.code == 2
+    assert contents(package) == before
+
+
+def test_the_dockerfile_of_a_hardened_package_is_for_a_stock_one(package: Path, stock: Path) -> None:
+    target = ("--backport", "v0.5.20", "--emit", "dockerfile")
+    fresh = Done("--target", str(stock), *target).out
+    assert Done("--target", str(package), "--backport", "v0.5.20", "--apply", "--yes").code == 0
+    assert Done("--target", str(package), *target).out == fresh
+
+
+def test_ctrl_c_puts_everything_back(package: Path) -> None:
+    before = contents(package)
+    sleeper = package.parent / "python"
+    sleeper.write_text(f'#!/bin/sh\ncase "$*" in *importlib*) exec {sys.executable} "$@";; esac\nsleep 600\n')
+    sleeper.chmod(0o755)
+    child = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "pdguard", "harden", "--target", str(package), "--backport", "v0.5.20"),
+            *("--apply", "--yes", "--python", str(sleeper)),
+        ],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # A shell starts what it runs in the background with SIGINT ignored, and so this test may be run.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )
+    assert child.stderr is not None
+    for line in child.stderr:
+        if "contracts in" in line:
+            break
+    time.sleep(1)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=120)
+    assert child.returncode == 130, said
+    assert "putting every file back" in said
+    assert contents(package) == before

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pdguard.fingerprint.notice import notice
 from pdguard.harden.edits import edit
 from pdguard.harden.model import PAYLOAD_PACKAGE, PUTS, Backport, Refusal, Seam
 
 TOOL = "tool 1"
-NOTICE = f"# Changed by {TOOL}, fixes 1. How to undo it: {PAYLOAD_PACKAGE}.\n"
+NOTICE = notice(TOOL, ["1"])
 FILE = "a.py"
 
 

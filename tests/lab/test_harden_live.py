@@ -1,7 +1,7 @@
 """Hardened engines at work: what stock ones do wrong they do right, and everything else as before.
 
-`PDGUARD_LAB_RACE_RUNS=8` runs every race that often, also those that are left out otherwise: 0.5.19, and
-NIXL.
+`PDGUARD_LAB_RACE_RUNS=8` runs every race that often, and also what is left out otherwise: the race on 0.5.19
+and over NIXL, and the same answers and unequal pools on 0.5.20.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ STOCK_TRIES = max(RUNS, 8)
 only_in_full = pytest.mark.skipif(not FULL, reason=f"only with {RUNS_ENV}=8 or more")
 race_versions = pytest.mark.parametrize(
     "version", [pytest.param("0.5.19", marks=only_in_full), "0.5.20"], indirect=True, scope="session"
+)
+
+oldest_first = pytest.mark.parametrize(
+    "version", ["0.5.19", pytest.param("0.5.20", marks=only_in_full)], indirect=True, scope="session"
 )
 
 Engines = Callable[[str], Path]
@@ -110,6 +114,7 @@ def test_stock_answers_from_pages_of_others(version: str, lab_session: LabSessio
     assert len({tuple(a.tokens) for a in answers}) > 1
 
 
+@oldest_first
 def test_hardened_answers_are_the_same(version: str, lab_session: LabSession, hardened: Engines) -> None:
     """What a stock pair answers undisturbed, a hardened one answers among clients that leave and abort.
 
@@ -147,6 +152,7 @@ def nothing_is_left(lab: Lab) -> None:
     assert lab.direct(prompt(LONGEST)).decode.ok
 
 
+@oldest_first
 def test_hardened_never_answers_from_pages_of_others(
     version: str, lab_session: LabSession, hardened: Engines
 ) -> None:

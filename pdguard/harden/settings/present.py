@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from pdguard.harden.settings.diffs import describe, render_diff
-from pdguard.harden.settings.model import Proposal
+from pdguard.harden.settings.model import Proposal, SettingsPlan
 
 _SHOWN = 6
 
 
-def as_lines(proposals: Sequence[Proposal]) -> Iterator[str]:
+def as_lines(settings: SettingsPlan) -> Iterator[str]:
     """The section about settings: each once, what it closes and costs, then the engines and their diffs."""
-    if not proposals:
+    proposals = settings.proposals
+    if not proposals and not settings.skipped:
         return
     yield "SETTINGS  proposed, never applied: change them where you launch the engines"
+    yield "  The orders below are for a setting alone; with a patch in the same restart, prefill goes first."
     for name in dict.fromkeys(p.setting for p in proposals):
         same = [p for p in proposals if p.setting == name]
         first = same[0]
@@ -40,6 +42,14 @@ def as_lines(proposals: Sequence[Proposal]) -> Iterator[str]:
         if len(same) > _SHOWN:
             more = ", ".join(p.engine for p in same[_SHOWN:][:40])
             yield f"    the same for {len(same) - _SHOWN} more: {more}"
+    unknown = dict.fromkeys((s.setting, s.reason) for s in settings.skipped)
+    if unknown:
+        yield ""
+        yield "  not proposed:"
+    for name, reason in unknown:
+        engines = [s.engine for s in settings.skipped if (s.setting, s.reason) == (name, reason)]
+        more = f" and {len(engines) - _SHOWN} more" if len(engines) > _SHOWN else ""
+        yield f"    {name} for {', '.join(engines[:_SHOWN])}{more}: {reason}"
     yield ""
 
 
