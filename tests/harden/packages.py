@@ -5,9 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import shutil
+import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pdguard.harden.operate import Operator, Wanted
 from pdguard.harden.plan import interesting
@@ -48,6 +52,13 @@ def snapshot(root: Path) -> dict[str, tuple[Any, ...]]:
         mtime = None if path.is_dir() else info.st_mtime_ns
         found[str(path.relative_to(root))] = (info.st_mode, info.st_uid, info.st_gid, mtime, link, data)
     return found
+
+
+def patch(diff: bytes, folder: Path) -> None:
+    """What `patch -p1` makes of `folder`; skips the test where there is no such program."""
+    if shutil.which("patch") is None:
+        pytest.skip("no patch on this machine")
+    subprocess.run(["patch", "-p1", "--binary", "-s"], input=diff, cwd=folder, check=True)
 
 
 def contents(root: Path) -> dict[str, bytes]:

@@ -25,7 +25,7 @@ from pdguard.harden.operate import Operator, Wanted
 from pdguard.harden.results import Site
 from pdguard.transport.local import LocalTransport
 from tests.harden.command import Done
-from tests.harden.packages import contents, install, snapshot
+from tests.harden.packages import contents, install, patch, snapshot
 from tests.wheels import wheel
 
 pytestmark = [pytest.mark.wheels, pytest.mark.timeout(600)]
@@ -234,7 +234,7 @@ def test_the_diff_and_the_dockerfile_do_what_apply_does(package: Path, tmp_path:
     assert Done(*target, "--apply", "--yes").code == 0
 
     patched = install("0.5.20", tmp_path / "patched")
-    subprocess.run(["patch", "-p1", "-s"], input=diff.out, text=True, cwd=patched.parent, check=True)
+    patch(diff.out.encode(), patched.parent)
     assert contents(patched) == contents(package)
 
     built = install("0.5.20", tmp_path / "built")

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from pdguard.harden.model import PAYLOAD_FOLDER
 from pdguard.harden.plan import Plan, Tree, after_sha, interesting, make_plan
 from tests.harden import toy
+from tests.harden.packages import patch
 
 
 def plan(tree: Tree | None = None, wanted: str = "1.2.0", **more) -> Plan:  # type: ignore[no-untyped-def]
@@ -111,7 +111,7 @@ def test_the_diff_is_what_patch_makes_of_the_tree(tmp_path: Path, newline: str) 
         file = tmp_path / "sglang" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(text.encode())
-    subprocess.run(["patch", "-p1", "--binary", "-s"], input=made.diff().encode(), cwd=tmp_path, check=True)
+    patch(made.diff().encode(), tmp_path)
     for change in made.changes:
         assert (tmp_path / "sglang" / change.path).read_bytes() == change.after
 
