@@ -63,7 +63,7 @@ def test_the_wrong_base_is_refused_and_named() -> None:
     assert made.refused
     assert not made.changes
     assert "1.3.0, not 1.2.0" in str(made.refusals[0])
-    assert "--auto" in str(made.refusals[0])
+    assert "only for 1.2.0" in str(made.refusals[0])
 
 
 def test_a_base_without_backports_is_refused() -> None:
