@@ -24,7 +24,7 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n auto --dist loadfile
 
 docs: $(STAMP) ## print docs/checks.md and docs/facts.md from the catalogues
 	$(BIN)/python -m tests.docs_pages
