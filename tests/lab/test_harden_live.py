@@ -1,7 +1,7 @@
 """Hardened engines at work: what stock ones do wrong they do right, and everything else as before.
 
 `PDGUARD_LAB_RACE_RUNS=8` runs every race that often, and also what is left out otherwise: the race on 0.5.19
-and over NIXL, and the same answers and unequal pools on 0.5.20.
+and over NIXL, the same answers and unequal pools on 0.5.20, and the audit of 0.5.19.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FULL = RUNS >= 8
 FEWER = max(2, RUNS // 3)
 STOCK_TRIES = max(RUNS, 8)
 only_in_full = pytest.mark.skipif(not FULL, reason=f"only with {RUNS_ENV}=8 or more")
-race_versions = pytest.mark.parametrize(
+newest_first = pytest.mark.parametrize(
     "version", [pytest.param("0.5.19", marks=only_in_full), "0.5.20"], indirect=True, scope="session"
 )
 
@@ -194,6 +194,7 @@ def test_hardened_refuses_on_both_halves_at_once(
 # --- the audit of what runs
 
 
+@newest_first
 def test_the_audit_sees_the_fixes(
     version: str, lab_session: LabSession, hardened: Engines, tmp_path: Path
 ) -> None:
@@ -241,12 +242,12 @@ def hardened_is_right(lab_session: LabSession, version: str, backend: Backend, r
     nothing_is_left(lab)
 
 
-@race_versions
+@newest_first
 def test_stock_lets_late_writes_into_new_pages(version: str, lab_session: LabSession) -> None:
     stock_is_wrong(lab_session, version, "mooncake", STOCK_TRIES)
 
 
-@race_versions
+@newest_first
 def test_hardened_holds_pages_until_writes_end(
     version: str, lab_session: LabSession, hardened: Engines
 ) -> None:
