@@ -28,7 +28,8 @@ def test_three_hundred_engines_start_and_stop_quickly() -> None:
     async def body() -> tuple[int, float]:
         begun = time.monotonic()
         async with running(incident_cluster(300)) as live:
-            async with httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_connections=50)) as client:
+            limits = httpx.Limits(max_connections=50)
+            async with httpx.AsyncClient(trust_env=False, limits=limits, timeout=60) as client:
                 answers = await asyncio.gather(
                     *(client.get(live.url(engine.name) + "/v1/models") for engine in live.spec.engines)
                 )
