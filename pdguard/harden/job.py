@@ -15,7 +15,7 @@ from pdguard.errors import InputError, PdguardError
 from pdguard.harden import agent
 from pdguard.harden.answers import SetLabel
 from pdguard.harden.emit import dockerfile
-from pdguard.harden.operate import Operator, Wanted, modules_of
+from pdguard.harden.operate import Operator, Wanted
 from pdguard.harden.plan import TOOL, Plan
 from pdguard.harden.results import Outcome, Site
 from pdguard.harden.settings.model import SettingsPlan
@@ -92,13 +92,11 @@ class Job:
             *self._each(lambda site, to: self.operator.apply(by_site[id(site)], to)),
         ]
 
-    def recover(self, planned: Sequence[Outcome]) -> bool:
-        """Take back what an interrupted run left; whether there was any."""
-        cut = [o.site for o in planned if o.status == "interrupted"]
-        for site in cut:
+    def recover(self, planned: Sequence[Outcome]) -> None:
+        """Take back what interrupted runs left."""
+        for site in (o.site for o in planned if o.status == "interrupted"):
             self.say(f"{site.name()}: an interrupted run is taken back first")
             self.operator.rollback(site, self._to(site))
-        return bool(cut)
 
     def status(self) -> list[Outcome]:
         """What earlier runs left."""
@@ -237,7 +235,7 @@ def _request(plan: Plan, wanted: Wanted) -> dict[str, Json]:
         **agent.apply_request(
             SetLabel(plan.id, plan.base, TOOL, plan.fixes),
             plan.fresh,
-            imports=modules_of(plan),
+            imports=plan.modules,
             seconds=wanted.seconds,
         ),
     }

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pdguard.fingerprint.model import State
+
 Rule = Mapping[str, Any]
 Put = Literal["before", "after", "instead", "first", "last"]
 PUTS: tuple[Put, ...] = ("before", "after", "instead", "first", "last")
@@ -47,6 +49,10 @@ class Backport:
     """Only a part of upstream's fix: the catalogue then finds it `partial`, and that is as it should be."""
     proves: tuple[str, ...] = ()
     """Contracts of the exercise, or beginnings of their ids, that must pass once it is in."""
+
+    def is_in(self, state: State) -> bool:
+        """Whether a package in which the catalogue finds the fix so holds all that this brings."""
+        return state is State.PRESENT or (self.partial and state is State.PARTIAL)
 
 
 @dataclass(frozen=True, slots=True)

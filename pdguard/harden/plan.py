@@ -88,9 +88,10 @@ class Plan:
         """Whether nothing may be changed."""
         return bool(self.refusals)
 
-    def present_after(self) -> frozenset[str]:
-        """The fixes that are there once it is done."""
-        return frozenset(f.fix.id for f in self.after if f.state is State.PRESENT)
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Every module that gets a seam, by its name for an import."""
+        return tuple("sglang." + one.file.removesuffix(".py").replace("/", ".") for one in self.edited)
 
     def diff(self) -> str:
         """A unified diff for `patch -p1`, beside the package's folder."""
@@ -215,8 +216,7 @@ def _not_found_again(applied: Sequence[Backport], after: Sequence[FixFinding]) -
     refusals = []
     for backport in applied:
         found = states[backport.fix]
-        good = (State.PRESENT, State.PARTIAL) if backport.partial else (State.PRESENT,)
-        if found.state not in good:
+        if not backport.is_in(found.state):
             odd = next((p for p in found.parts if p.state is not State.PRESENT and not p.aside), None)
             place = odd.why or odd.part if odd else ""
             refusals.append(

@@ -72,9 +72,8 @@ def _plan(plan: Plan, status: str) -> Iterator[str]:
     for one in plan.edited:
         added, removed = _counted(one.before, one.after)
         yield f"  {one.file:42} +{added:<3} -{removed:<3} {', '.join(one.fixes)}"
-    touched = {one.file for one in plan.edited}
     for change in plan.pending:
-        if change.before is not None and change.path in plan.restored and change.path not in touched:
+        if change.before is not None and change.path in plan.restored:
             yield f"  {change.path:42} back to the original"
     if plan.payload:
         size = sum(len(text.encode()) for text in plan.payload.values())

@@ -66,8 +66,7 @@ def choose(
     choices = []
     for name in _in_order(by_id, found):
         finding = found[name]
-        done = finding.state is State.PRESENT or (by_id[name].partial and finding.state is State.PARTIAL)
-        if done:
+        if by_id[name].is_in(finding.state):
             choices.append(Choice(finding.fix, "present", finding.state))
         elif finding.state is State.NOT_APPLICABLE:
             choices.append(Choice(finding.fix, "not needed", finding.state))
