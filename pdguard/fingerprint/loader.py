@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from pdguard._yaml import read_model
 from pdguard.errors import InputError, Problem
 from pdguard.fingerprint.model import BACKENDS, Fix, Part, Place, State
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FILE = r"^[a-z0-9_/]+\.py$"
 Backend = Literal["mooncake", "nixl", "mori", "ascend", "fake"]
 
@@ -79,17 +78,8 @@ def load_fixes(folder: Path) -> tuple[Fix, ...]:
 
 
 def _load(file: Path, problems: list[Problem]) -> Fix | None:
-    try:
-        data = _Fix.model_validate(yaml.load(file.read_text("utf-8"), Loader=_Loader))  # noqa: S506
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-        problems.append(Problem(str(file), line, column, str(getattr(error, "problem", "not YAML"))))
-        return None
-    except ValidationError as error:
-        for one in error.errors():
-            where = ".".join(map(str, one["loc"]))
-            problems.append(Problem(str(file), 0, 0, f"{where}: {one['msg']}"))
+    data = read_model(file, _Fix, problems)
+    if data is None:
         return None
     if file.parent.name != data.id:
         problems.append(Problem(str(file), 0, 0, f"the folder of fix {data.id} bears its id"))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from pdguard._yaml import read_model
 from pdguard.errors import InputError, Problem
 from pdguard.harden.model import Backport, Seam
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Base = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
 
 
@@ -50,17 +49,8 @@ def load_backports(folder: Path) -> tuple[Backport, ...]:
     problems: list[Problem] = []
     found: list[Backport] = []
     for file in sorted(folder.glob("*/backport.yaml")):
-        try:
-            data = _File.model_validate(yaml.load(file.read_text("utf-8"), Loader=_Loader))  # noqa: S506
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-            problems.append(Problem(str(file), line, column, str(getattr(error, "problem", "not YAML"))))
-            continue
-        except ValidationError as error:
-            for one in error.errors():
-                where = ".".join(map(str, one["loc"]))
-                problems.append(Problem(str(file), 0, 0, f"{where}: {one['msg']}"))
+        data = read_model(file, _File, problems)
+        if data is None:
             continue
         for base, what in data.bases.items():
             seams = tuple(Seam(s.name, s.file, s.path, s.find, s.put, s.code) for s in what.seams)

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from pdguard._yaml import read_tree
 from pdguard.errors import CheckFileError, Problem
 from pdguard.facts.catalogue import CATALOGUE, ROOTS, spec
 from pdguard.policy.expression import Expression, ExpressionError, Ref
@@ -31,7 +32,6 @@ _TEXTS = ("id", "title", "gate", "severity", "for_each", "fail_if", "message", "
 _REQUIRED = (*_TEXTS, "fix", "examples")
 _KEYS = (*_REQUIRED, "when", "refs", "tags")
 _ID = re.compile(r"[A-Z]{3,8}[0-9]{3}")
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load_checks(*folders: Path) -> tuple[Check, ...]:
@@ -61,16 +61,10 @@ def load_checks(*folders: Path) -> tuple[Check, ...]:
 
 
 def _load(file: Path, problems: list[Problem]) -> Check | None:
-    try:
-        text = file.read_text("utf-8")
-        node = yaml.compose(text, Loader=_Loader)
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - the safe loader, in C where there is one
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-        what = getattr(error, "problem", None) or "the file cannot be read"
-        problems.append(Problem(str(file), line, column, str(what)))
+    read = read_tree(file, problems)
+    if read is None:
         return None
+    node, data = read
     reader = _Reader(file, node, problems)
     return reader.check(data)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pdguard._yaml import read_tree
 from pdguard.errors import InputError, Problem
 from pdguard.facts.catalogue import CATALOGUE
 from pdguard.harden.settings.model import Closes, Setting, SettingExample
@@ -18,7 +19,6 @@ from pdguard.node.names import ENV_NAMES, OPTIONS
 from pdguard.policy.expression import Expression, ExpressionError
 from pdguard.policy.message import Message
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CHECK = r"^[A-Z]{3,8}[0-9]{3}$"
 _Text = Annotated[str, Field(min_length=1)]
 _Expression = Annotated[str, Field(min_length=1)]
@@ -115,16 +115,10 @@ def load_settings(folder: Path) -> tuple[Setting, ...]:
 
 
 def _load(file: Path, problems: list[Problem]) -> Setting | None:
-    try:
-        text = file.read_text("utf-8")
-        node = yaml.compose(text, Loader=_Loader)
-        raw = yaml.load(text, Loader=_Loader)  # noqa: S506 - the safe loader, in C where there is one
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-        what = getattr(error, "problem", None) or "the file cannot be read"
-        problems.append(Problem(str(file), line, column, str(what)))
+    read = read_tree(file, problems)
+    if read is None:
         return None
+    node, raw = read
     faults = _Faults(file, node, problems)
     try:
         data = _Setting.model_validate(raw)
