@@ -6,8 +6,9 @@ python -m pdguard.simulator --engines 6
 
 Where it differs from a real engine:
 
-- Tokens are synthetic, each one printable sign; a text prompt counts one token a byte. There is no radix
-  cache (`cached_tokens` is 0), no scheduling and no batching; a pool never fills up.
+- Tokens are synthetic, each one printable sign; a text prompt counts one token a byte, so do a chat's
+  messages with their template. There is no radix cache (`cached_tokens` is 0), no scheduling and no
+  batching; a pool never fills up.
 - A client that leaves is noticed at once; an engine looks only every few seconds while it does not stream.
 - The race for reused pages is not played out: holds are counted, answers after one are always right.
 - When prefill's own client leaves, decode waits out its timeout; that was not measured.

@@ -15,7 +15,9 @@ from pdguard.simulator.versions import at_least
 #: The host name that asks for a handoff without a prefill, as the engine's own health probe does.
 FAKE_HOST = "2.2.2.2"
 MAX_NEW_TOKENS = 4096
-_DEFAULT_NEW = {"/generate": 128, "/v1/completions": 16}
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+_DEFAULT_NEW = {"/generate": 128, COMPLETIONS: 16, CHAT: 128}
+_TEMPLATE = b"<|user|>\n%s\n<|reply|>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,18 @@ class Ask:
     rank: int
     rid: str | None
     model: str
+    usage: bool = False
+    """Whether a stream ends with an event that counts tokens."""
+
+    @property
+    def openai(self) -> bool:
+        """Whether an OpenAI form was used."""
+        return self.path != "/generate"
 
     @property
     def chat(self) -> bool:
-        """Whether the OpenAI form was used."""
-        return self.path != "/generate"
+        """Whether it was the one with messages."""
+        return self.path == CHAT
 
 
 def read(spec: EngineSpec, request: Request) -> Ask | Answer:
@@ -43,24 +52,40 @@ def read(spec: EngineSpec, request: Request) -> Ask | Answer:
     try:
         body = json.loads(request.body)
     except ValueError:
-        return _bad(spec, request.path, "The body is not JSON.")
+        return bad(spec, request.path, "The body is not JSON.")
     if not isinstance(body, dict):
-        return _bad(spec, request.path, "The body is not an object.")
-    prompt = (
-        body.get("prompt") if request.path == "/v1/completions" else body.get("input_ids", body.get("text"))
-    )
+        return bad(spec, request.path, "The body is not an object.")
+    prompt = _prompt(request.path, body)
+    if request.path == CHAT and not spec.chat_template:
+        return bad(spec, CHAT, "There is no chat template, so messages cannot be turned into a prompt.")
     if isinstance(prompt, str):
         raw, length = prompt.encode(), len(prompt.encode())
     elif isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
         raw, length = b",".join(b"%d" % token for token in prompt), len(prompt)
     else:
-        return _bad(spec, request.path, "One prompt is needed, as text or as a list of token ids.")
+        return bad(spec, request.path, "One prompt is needed, as text or as a list of token ids.")
     return _checked(spec, request.path, body, length, hashlib.blake2b(raw, digest_size=16).digest())
 
 
+def _prompt(path: str, body: dict[str, Any]) -> object:
+    if path == COMPLETIONS:
+        return body.get("prompt")
+    if path != CHAT:
+        return body.get("input_ids", body.get("text"))
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        return None
+    contents = [one.get("content") if isinstance(one, dict) else None for one in messages]
+    if not all(isinstance(content, str) for content in contents):
+        return None
+    return "".join((_TEMPLATE % str(content).encode()).decode() for content in contents)
+
+
 def _checked(spec: EngineSpec, path: str, body: dict[str, Any], length: int, digest: bytes) -> Ask | Answer:
-    params = body if path == "/v1/completions" else body.get("sampling_params") or {}
-    asked = params.get("max_tokens" if path == "/v1/completions" else "max_new_tokens")
+    if path == "/generate":
+        asked = (body.get("sampling_params") or {}).get("max_new_tokens")
+    else:
+        asked = body.get("max_tokens", body.get("max_completion_tokens"))
     stream = bool(body.get("stream"))
     context = spec.context_length
     message = ""
@@ -91,11 +116,13 @@ def _checked(spec: EngineSpec, path: str, body: dict[str, Any], length: int, dig
         rank=int(body.get("routed_dp_rank") or 0) % spec.dp,
         rid=rid if isinstance(rid, str) else None,
         model=str(body.get("model", "model")),
+        usage=bool((body.get("stream_options") or {}).get("include_usage")),
     )
 
 
-def _bad(spec: EngineSpec, path: str, message: str) -> Answer:
-    if path == "/v1/completions":
+def bad(spec: EngineSpec, path: str, message: str) -> Answer:
+    """The 400 for a request that no scheduler sees."""
+    if path != "/generate":
         return json_answer(
             400,
             {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": 400},
@@ -105,7 +132,7 @@ def _bad(spec: EngineSpec, path: str, message: str) -> Answer:
 
 
 def _context_error(path: str, message: str, *, stream: bool) -> Answer:
-    if path == "/v1/completions":
+    if path != "/generate":
         return json_answer(
             400,
             {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": 400},

@@ -152,21 +152,39 @@ def generate_answer(version: str, role: str, stamp: Stamp, outcome: Outcome) -> 
     )
 
 
-def completions_answer(model: str, stamp: Stamp, outcome: Outcome) -> Answer:
-    """A whole answer of /v1/completions."""
+def openai_answer(model: str, stamp: Stamp, outcome: Outcome, *, chat: bool) -> Answer:
+    """A whole answer of /v1/completions or /v1/chat/completions."""
     if outcome.kind != "ok":
         name = "BadRequestError" if outcome.kind == "refused" else "InternalServerError"
         error = {"object": "error", "message": outcome.message, "type": name, "param": None}
         return json_answer(outcome.status, error | {"code": outcome.status})
-    count = len(outcome.tokens)
-    choice = {"index": 0, "text": text_of(outcome.tokens), "logprobs": None}
-    usage = {"prompt_tokens": outcome.prompt_tokens, "total_tokens": outcome.prompt_tokens + count}
-    usage |= {"completion_tokens": count, "prompt_tokens_details": None, "reasoning_tokens": 0}  # type: ignore[dict-item]
+    count, text = len(outcome.tokens), text_of(outcome.tokens)
+    choice: dict[str, Any] = {"index": 0}
+    if chat:
+        choice["message"] = {"role": "assistant", "content": text, **_EMPTY_PARTS}
+    else:
+        choice["text"] = text
+    choice |= {"logprobs": None, "finish_reason": "length", "matched_stop": None}
     versions = [{"version": "default", "start": 0, "end": count}]
-    body: dict[str, Any] = {"id": stamp.rid, "object": "text_completion", "created": int(stamp.received)}
-    body |= {"model": model, "choices": [choice | {"finish_reason": "length", "matched_stop": None}]}
-    body |= {"usage": usage, "metadata": {"weight_version": "default", "weight_versions": versions}}
+    body: dict[str, Any] = {"id": stamp.rid, "object": _OBJECTS[chat][0], "created": int(stamp.received)}
+    body |= {"model": model, "choices": [choice], "usage": _usage(outcome)}
+    body["metadata"] = {"weight_version": "default", "weight_versions": versions}
     return json_answer(200, body)
+
+
+_EMPTY_PARTS = {"reasoning_content": None, "tool_calls": None}
+_OBJECTS = {False: ("text_completion", "text_completion"), True: ("chat.completion", "chat.completion.chunk")}
+
+
+def _usage(outcome: Outcome) -> dict[str, int | None]:
+    count = len(outcome.tokens)
+    return {
+        "prompt_tokens": outcome.prompt_tokens,
+        "total_tokens": outcome.prompt_tokens + count,
+        "completion_tokens": count,
+        "prompt_tokens_details": None,
+        "reasoning_tokens": 0,
+    }
 
 
 def event(value: Any, *, compact: bool = True) -> bytes:
@@ -185,14 +203,31 @@ def generate_event(version: str, role: str, stamp: Stamp, outcome: Outcome, coun
     return event({"text": text_of(tokens), "output_ids": tokens, "meta_info": meta})
 
 
-def completions_event(model: str, stamp: Stamp, outcome: Outcome, count: int) -> bytes:
-    """The event of /v1/completions for token number `count`; the text is that token alone."""
+def openai_event(model: str, stamp: Stamp, outcome: Outcome, count: int, *, chat: bool) -> bytes:
+    """What is sent with token number `count`; the text is that token alone. Chat opens with the role."""
     if outcome.kind != "ok":
         name = "BAD_REQUEST" if outcome.kind == "refused" else "INTERNAL_SERVER_ERROR"
         error = {"object": "error", "message": outcome.message, "type": name, "param": None}
         return event({"error": error | {"code": outcome.status}}, compact=False)
     finished = "length" if count >= len(outcome.tokens) else None
-    choice = {"index": 0, "text": text_of(outcome.tokens[count - 1 : count]), "logprobs": None}
-    choice |= {"finish_reason": finished, "matched_stop": None}
-    body = {"id": stamp.rid, "object": "text_completion", "created": int(stamp.received), "model": model}
-    return event(body | {"choices": [choice], "usage": None})
+    text = text_of(outcome.tokens[count - 1 : count])
+    body: dict[str, Any] = {"id": stamp.rid, "object": _OBJECTS[chat][1], "created": int(stamp.received)}
+    body["model"] = model
+    if not chat:
+        choice: dict[str, Any] = {"index": 0, "text": text, "logprobs": None, "finish_reason": finished}
+        return event(body | {"choices": [choice | {"matched_stop": None}], "usage": None})
+    deltas: list[tuple[dict[str, Any], str | None]] = [({"content": text}, None)]
+    if count == 1:
+        deltas.insert(0, ({"role": "assistant", "content": ""}, None))
+    if finished is not None:
+        deltas.append(({}, finished))
+    return b"".join(
+        event(body | {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
+        for delta, reason in deltas
+    )
+
+
+def usage_event(model: str, stamp: Stamp, outcome: Outcome, *, chat: bool) -> bytes:
+    """The event with the counts, which a client has to ask for; no choices stand in it."""
+    body = {"id": stamp.rid, "object": _OBJECTS[chat][1], "created": int(stamp.received), "model": model}
+    return event(body | {"choices": [], "usage": _usage(outcome)})

@@ -18,7 +18,7 @@ _NOT_FOUND = json_answer(404, {"detail": "Not Found"})
 _NOT_ALLOWED = json_answer(405, {"detail": "Method Not Allowed"})
 _EMPTY = Answer(200, b"", ())
 _METHODS = frozenset({"GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE", "PATCH"})
-_POST_PATHS = frozenset({"/generate", "/v1/completions"})
+_POST_PATHS = frozenset({"/generate", asking.COMPLETIONS, asking.CHAT})
 _AIOHTTP = b"Python/3.11 aiohttp/3.13"
 _RANK_PARAMETERS = ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank")
 

@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pdguard.simulator import bodies
+from pdguard.simulator import asking, bodies
 from pdguard.simulator.asking import SSE, Ask
 from pdguard.simulator.bodies import Outcome, Stamp
 from pdguard.simulator.messages import Answer
-from pdguard.simulator.metrics import record_hold
+from pdguard.simulator.metrics import record_hold, record_transfer
 from pdguard.simulator.pairing import Background, Rendezvous, Room, Transfer, within
 from pdguard.simulator.server import Reply
 from pdguard.simulator.spec import EngineSpec
@@ -37,10 +37,20 @@ class Generator:
         self._state = state
         self._rooms = rooms
         self._background = background
+        self._under_way: set[str] = set()
 
     async def serve(self, ask: Ask, reply: Reply) -> Answer | None:
         """Answer one request; a client that leaves is counted."""
         stamp = Stamp() if ask.rid is None else Stamp(rid=ask.rid)
+        if stamp.rid in self._under_way:
+            return asking.bad(self._spec, ask.path, f"Duplicate request ID detected: {stamp.rid}")
+        self._under_way.add(stamp.rid)
+        try:
+            return await self._serve(ask, stamp, reply)
+        finally:
+            self._under_way.discard(stamp.rid)
+
+    async def _serve(self, ask: Ask, stamp: Stamp, reply: Reply) -> Answer | None:
         try:
             if ask.stream:
                 await self._stream(ask, stamp, reply)
@@ -52,22 +62,22 @@ class Generator:
             self._state.add("num_aborted_requests_total")
             raise
         self._count(ask, outcome)
-        if ask.chat:
-            return bodies.completions_answer(ask.model, stamp, outcome)
+        if ask.openai:
+            return bodies.openai_answer(ask.model, stamp, outcome, chat=ask.chat)
         return bodies.generate_answer(self._spec.version, self._spec.role_now, stamp, outcome)
 
     async def _stream(self, ask: Ask, stamp: Stamp, reply: Reply) -> None:
         headers = ((b"content-type", SSE),)
-        if not ask.chat:
+        if not ask.openai:
             reply.start(200, headers)
         outcome = await self._outcome(ask, stamp)
-        if ask.chat:
+        if ask.openai:
             reply.start(200, headers)
         count = 0
         while True:
             count += 1
-            if ask.chat:
-                await reply.write(bodies.completions_event(ask.model, stamp, outcome, count))
+            if ask.openai:
+                await reply.write(bodies.openai_event(ask.model, stamp, outcome, count, chat=ask.chat))
             else:
                 count = min(count, len(outcome.tokens))
                 await reply.write(
@@ -77,6 +87,8 @@ class Generator:
                 break
             await asyncio.sleep(self._spec.token_seconds)
         self._count(ask, outcome)
+        if ask.openai and ask.usage and outcome.kind == "ok":
+            await reply.write(bodies.usage_event(ask.model, stamp, outcome, chat=ask.chat))
         await reply.write(bodies.DONE)
 
     def _count(self, ask: Ask, outcome: Outcome) -> None:
@@ -141,6 +153,7 @@ class Generator:
                 text = bodies.prefill_failure(stamp.rid, number, "transfer", "aborted by decode")
                 return Outcome("failed", length, message=text)
         first = _STUB_TOKEN if refusal else _tokens(ask.digest, 1)[0]
+        record_transfer(self._state, seconds)
         room.deliver(Transfer(first, whole=not refusal))
         return Outcome("ok", 1 if refusal else length, (first,))
 

@@ -24,6 +24,9 @@ _SCHEDULER_COUNTERS = _PER_RANK_COUNTERS | {"decode_deferred_kv_release_total"}
 _HOLD = "decode_deferred_kv_release"
 _HOLD_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0)
 _HOLD_SUM, _HOLD_OVER = "_hold_seconds_sum", "_hold_seconds_le"
+_TRANSFER = "kv_transfer_latency_ms"
+_TRANSFER_BUCKETS = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0)
+_TRANSFER_COUNT, _TRANSFER_SUM, _TRANSFER_OVER = "_transfer_count", "_transfer_ms_sum", "_transfer_ms_le"
 
 
 @functools.cache
@@ -46,6 +49,16 @@ def record_hold(state: EngineState, outcome: str, seconds: float) -> None:
     for edge in _HOLD_BUCKETS:
         if seconds <= edge:
             state.add(_HOLD_OVER, (("le", str(edge)),))
+
+
+def record_transfer(state: EngineState, seconds: float) -> None:
+    """Count one whole transfer, which a prefill measures."""
+    milliseconds = seconds * 1000
+    state.add(_TRANSFER_COUNT)
+    state.add(_TRANSFER_SUM, (), milliseconds)
+    for edge in _TRANSFER_BUCKETS:
+        if milliseconds <= edge:
+            state.add(_TRANSFER_OVER, (("le", str(edge)),))
 
 
 class Page:
@@ -91,6 +104,7 @@ def _render_counters(spec: EngineSpec, state: EngineState) -> str:
             lines.append(f'sglang:http_requests_total{{endpoint="{path}",method="{method}"}} {float(count)}')
     if at_least(spec.version, "0.5.22"):
         _hold_histogram(lines, spec, state)
+    _transfer_histogram(lines, spec, state)
     return "\n".join(lines) + "\n"
 
 
@@ -165,8 +179,11 @@ def _value(spec: EngineSpec, state: EngineState, name: str, rank: int, extra: La
 
 def _counter_lines(spec: EngineSpec, name: str, labels: Labels, value: float) -> Iterator[str]:
     if name in _SCHEDULER_COUNTERS:
+        # A counter of another data-parallel rank than the first is kept with that rank among its labels.
+        mine = dict(labels).get("dp_rank", "0")
+        labels = tuple(item for item in labels if item[0] != "dp_rank")
         for rank, own in _rank_labels(spec, every_tp=name in _PER_RANK_COUNTERS):
-            if rank == 0:
+            if str(rank) == mine:
                 yield f"sglang:{name}{_text(own + labels)} {value}"
     else:
         yield f"sglang:{name}{_text(_model_labels(spec) + labels)} {value}"
@@ -174,13 +191,29 @@ def _counter_lines(spec: EngineSpec, name: str, labels: Labels, value: float) ->
 
 def _hold_histogram(lines: list[str], spec: EngineSpec, state: EngineState) -> None:
     total = sum(value for (name, _), value in state.counters.items() if name == f"{_HOLD}_total")
-    if not total:
-        return
-    _head(lines, f"{_HOLD}_seconds", "histogram")
-    own = next(_rank_labels(spec, every_tp=False))[1]
-    lines.append(f"sglang:{_HOLD}_seconds_sum{_text(own)} {state.counters.get((_HOLD_SUM, ()), 0.0)}")
-    for edge in _HOLD_BUCKETS:
-        count = state.counters.get((_HOLD_OVER, (("le", str(edge)),)), 0.0)
-        lines.append(f"sglang:{_HOLD}_seconds_bucket{_text((*own, ('le', str(edge))))} {count}")
-    lines.append(f"sglang:{_HOLD}_seconds_bucket{_text((*own, ('le', '+Inf')))} {total}")
-    lines.append(f"sglang:{_HOLD}_seconds_count{_text(own)} {total}")
+    if total:
+        _head(lines, f"{_HOLD}_seconds", "histogram")
+        own = next(_rank_labels(spec, every_tp=False))[1]
+        edges = {edge: state.value(_HOLD_OVER, le=str(edge)) for edge in _HOLD_BUCKETS}
+        _histogram(lines, f"{_HOLD}_seconds", own, edges, total, state.value(_HOLD_SUM))
+
+
+def _transfer_histogram(lines: list[str], spec: EngineSpec, state: EngineState) -> None:
+    """Measured by every tensor rank of the first data-parallel rank."""
+    total = state.value(_TRANSFER_COUNT)
+    if total:
+        _head(lines, _TRANSFER, "histogram")
+        edges = {edge: state.value(_TRANSFER_OVER, le=str(edge)) for edge in _TRANSFER_BUCKETS}
+        for rank, own in _rank_labels(spec, every_tp=True):
+            if rank == 0:
+                _histogram(lines, _TRANSFER, own, edges, total, state.value(_TRANSFER_SUM))
+
+
+def _histogram(
+    lines: list[str], name: str, own: Labels, edges: Mapping[float, float], count: float, total: float
+) -> None:
+    lines.append(f"sglang:{name}_sum{_text(own)} {total}")
+    for edge, below in edges.items():
+        lines.append(f"sglang:{name}_bucket{_text((*own, ('le', str(edge))))} {below}")
+    lines.append(f"sglang:{name}_bucket{_text((*own, ('le', '+Inf')))} {count}")
+    lines.append(f"sglang:{name}_count{_text(own)} {count}")

@@ -34,7 +34,7 @@ __all__ = ["RouterApp", "Upstream"]
 
 _SSE = ((b"content-type", b"text/event-stream"),)
 _BACKOFF = 1.5
-_FORWARDED = frozenset({"/generate", "/v1/completions"})
+_FORWARDED = frozenset({"/generate", "/v1/completions", "/v1/chat/completions"})
 _CODES = {
     400: "bad_request",
     401: "unauthorized",

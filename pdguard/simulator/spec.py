@@ -70,6 +70,7 @@ class EngineSpec:
     bootstrap_port: int | None = None
     num_reserved_decode_tokens: int = 512
     allow_auto_truncate: bool = False
+    chat_template: bool = True
     api_key: str | None = None
     admin_api_key: str | None = None
     metrics: bool = True
