@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 EXIT_CODES = (
     "Exit codes: 0 clean, 1 internal error, 2 usage or bad input file, 3 nothing could be collected, "
-    "10 low, 11 medium, 12 high, 13 critical findings (the highest wins)."
+    "10 low, 11 medium, 12 high, 13 critical findings (the highest wins), 20 a probe observed an exposure, "
+    "30 harden refused and changed nothing, 31 harden rolled back, 130 interrupted."
 )
 
 

@@ -75,7 +75,7 @@ class Tls(Model):
 
 _DECODE_HAS_NO_BOOTSTRAP: dict[str, Any] = {
     "if": {"properties": {"role": {"const": "decode"}}, "required": ["role"]},
-    "then": {"properties": {"bootstrap_port": False}},
+    "then": {"properties": {"bootstrap_port": False, "bootstrap_host": False}},
 }
 
 
@@ -90,6 +90,10 @@ class Engine(Model):
     bootstrap_port: f.Port | None = Field(
         default=None, description="--disaggregation-bootstrap-port; prefill only."
     )
+    bootstrap_host: f.SshHost | None = Field(
+        default=None,
+        description="Host at which decodes reach its bootstrap server, that of url if absent; prefill only.",
+    )
     node: f.Name | None = Field(
         default=None, description="Name under `nodes` of the machine or container it runs on."
     )
@@ -98,12 +102,15 @@ class Engine(Model):
     )
     auth: Auth | None = Field(default=None, description="Instead of the cluster's auth.")
     tls: Tls | None = Field(default=None, description="TLS settings for its URL.")
+    metrics_instance: f.LabelValue | None = Field(
+        default=None, description="Its `instance` label in Prometheus, where it is not host:port of `url`."
+    )
 
-    @field_validator("bootstrap_port", mode="after")
+    @field_validator("bootstrap_port", "bootstrap_host", mode="after")
     @classmethod
-    def _prefill_only(cls, value: int | None, info: ValidationInfo) -> int | None:
+    def _prefill_only(cls, value: int | str | None, info: ValidationInfo) -> int | str | None:
         if value is not None and info.data.get("role") == "decode":
-            raise f.refuse("is set on a decode", "bootstrap_port on prefills only")
+            raise f.refuse("is set on a decode", f"{info.field_name} on prefills only")
         return value
 
     @property

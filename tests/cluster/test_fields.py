@@ -47,6 +47,10 @@ TABLE = {
             "3:63: engines[0].bootstrap_port is set on a decode, expected bootstrap_port on prefills only, found 8998"
         ],
     ),
+    "a bootstrap host on a decode": (
+        HEAD + "  - {name: d0, role: decode, url: 'http://a', bootstrap_host: p0}\n",
+        ["3:63: engines[0].bootstrap_host is set on a decode, expected bootstrap_host on prefills only"],
+    ),
     "a port out of range": (
         HEAD + "  - {name: p0, role: prefill, url: 'http://a', bootstrap_port: 65536}\n",
         ["3:64: engines[0].bootstrap_port is out of range, expected a number of at most 65535, found 65536"],

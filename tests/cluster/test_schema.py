@@ -67,6 +67,20 @@ def test_examples_are_valid(path: Path) -> None:
     parse_data(plain(path))
 
 
+@pytest.mark.parametrize("host", ["prefill-0.svc", "10.0.0.3", "fd00::3"])
+def test_a_bootstrap_host_of_its_own(host: str) -> None:
+    data = changed(("engines", 0, "bootstrap_host"), host)
+    VALIDATOR.validate(data)
+    assert parse_data(data).engines[0].bootstrap_host == host
+
+
+@pytest.mark.parametrize("instance", ["10.0.0.3:30000", "decode/0 (rack 3)"])
+def test_an_instance_label_of_its_own(instance: str) -> None:
+    data = changed(("engines", 2, "metrics_instance"), instance)
+    VALIDATOR.validate(data)
+    assert parse_data(data).engines[2].metrics_instance == instance
+
+
 DROP = object()
 STRUCTURAL: list[tuple[tuple[str | int, ...], Any]] = [
     (("cluster",), DROP),
@@ -88,6 +102,11 @@ STRUCTURAL: list[tuple[tuple[str | int, ...], Any]] = [
     (("engines", 0, "bootstrap_port"), 0),
     (("engines", 0, "bootstrap_port"), True),
     (("engines", 2, "bootstrap_port"), 8998),
+    (("engines", 0, "bootstrap_host"), "-x"),
+    (("engines", 0, "bootstrap_host"), 3),
+    (("engines", 2, "bootstrap_host"), "10.0.0.3"),
+    (("engines", 0, "metrics_instance"), "a\nb"),
+    (("engines", 0, "metrics_instance"), 30000),
     (("engines", 0, "node"), None),
     (("engines", 0, "followers"), "gpu-04"),
     (("engines", 0, "api_key"), "x"),

@@ -1,0 +1,1 @@
+"""Negative requests: what the service does with prompts that it must refuse, and clients that leave."""
