@@ -1,7 +1,7 @@
 """Release outcomes and sizes from an engine's /metrics, without keeping the text.
 
 A scrape is large and a handful of its lines matter. `LineFilter` takes the body as it arrives and keeps only
-those; Prometheus's own parser then reads them, each line alone where one of them is broken.
+those; Prometheus's own parser then reads them (`parse_lines`), each line alone where one of them is broken.
 
 Counting: ranks of one tensor- or pipeline-parallel group count the same requests, so within a group the
 largest counts; data-parallel ranks serve different requests, so they add up. A labelled counter has no series
@@ -39,8 +39,6 @@ FACTS = (
 )
 HOW = "start the engine with --enable-metrics"
 
-_PREFIXES = tuple(name.encode() for name in NEEDED)
-_NAMES = frozenset(_PREFIXES)
 _MAX_LINE = 16 * 1024
 _MAX_LINES = 20_000
 _NONE_YET = "no series yet"
@@ -49,13 +47,19 @@ Sample = tuple[Mapping[str, str], float]
 
 
 class LineFilter:
-    """Takes a body in pieces and keeps the sample lines of the families that are needed."""
+    """Takes a body in pieces and keeps the lines of the samples that are needed, by their full names.
 
-    __slots__ = ("_rest", "_skipping", "lines", "sglang")
+    `sglang` tells whether any series of SGLang came, `full` whether there were more lines than are kept.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_names", "_prefixes", "_rest", "_skipping", "full", "lines", "sglang")
+
+    def __init__(self, names: Iterable[str] = NEEDED) -> None:
+        self._names = frozenset(name.encode() for name in names)
+        self._prefixes = tuple(self._names)
         self.lines: list[bytes] = []
         self.sglang = False
+        self.full = False
         self._rest = b""
         self._skipping = False
 
@@ -86,20 +90,23 @@ class LineFilter:
         if not self.sglang:
             self.sglang = any(line.startswith(b"sglang:") for line in lines)
         found = [
-            line for line in lines if line.startswith(_PREFIXES) and len(line) <= _MAX_LINE and _needed(line)
+            line
+            for line in lines
+            if line.startswith(self._prefixes) and len(line) <= _MAX_LINE and _name_of(line) in self._names
         ]
-        if found and len(self.lines) < _MAX_LINES:
-            self.lines.extend(found)
+        room = _MAX_LINES - len(self.lines)
+        self.lines.extend(found[:room])
+        self.full = self.full or len(found) > room
 
 
-def _needed(line: bytes) -> bool:
+def _name_of(line: bytes) -> bytes:
     name = line.partition(b"{")[0] if b"{" in line else line.split(None, 1)[0]
-    return name.strip() in _NAMES
+    return name.strip()
 
 
 @dataclass(frozen=True, slots=True)
-class _Family:
-    """The usable samples of one family, and whether any line of it was broken."""
+class Family:
+    """The usable samples of one name, and whether any line of it was broken."""
 
     samples: list[Sample]
     broken: bool
@@ -107,31 +114,34 @@ class _Family:
 
 def read_metrics(facts: FactSet, text: LineFilter) -> None:
     """Add every fact of grade observed that the kept lines tell."""
-    families = _parse(text.lines)
-    empty = _Family([], broken=False)
+    families = parse_lines(text.lines, NEEDED)
+    empty = Family([], broken=False)
     releases = families.get(RELEASES, empty)
     version = parse_version(facts.text("version") or "")
-    counts_releases = HELD in families or (version is not None and _counts_releases(version))
+    has_counter = HELD in families or (version is not None and counts_releases(version))
     for fact, outcome in OUTCOMES:
         mine = [(labels, value) for labels, value in releases.samples if labels.get("outcome") == outcome]
         ref = f'{RELEASES}{{outcome="{outcome}"}}'
-        known = counts_releases or bool(releases.samples)
-        _counter(facts, fact, ref, _Family(mine, releases.broken), text, known=known)
+        known = has_counter or bool(releases.samples)
+        _counter(facts, fact, ref, Family(mine, releases.broken), text, known=known)
     _counter(facts, "aborted_requests", ABORTED, families.get(ABORTED, empty), text, known=True)
     _counter(facts, "failed_transfers", FAILED, families.get(FAILED, empty), text, known=True)
     _smallest(facts, "metric_pool", POOL, families.get(POOL, empty), since="0.5.10")
     _smallest(facts, "metric_context", CONTEXT, families.get(CONTEXT, empty), since="0.5.18")
 
 
-def _counts_releases(version: EngineVersion) -> bool:
+def counts_releases(version: EngineVersion) -> bool:
     """Whether the release surely has the counter; a development build of the first one may not."""
     if version.kind == "development":
         return version.release > RELEASES_SINCE
     return version.release >= RELEASES_SINCE
 
 
-def _parse(lines: list[bytes]) -> dict[str, _Family]:
-    """Samples by family. NaN, infinite and negative values and broken lines cost themselves only."""
+def parse_lines(lines: Iterable[bytes], names: Iterable[str]) -> dict[str, Family]:
+    """Samples by name, of the names given.
+
+    NaN, infinite and negative values and broken lines cost themselves only.
+    """
     from prometheus_client.parser import text_string_to_metric_families
 
     def samples(text: str) -> list[tuple[str, Mapping[str, str], float]]:
@@ -141,6 +151,7 @@ def _parse(lines: list[bytes]) -> dict[str, _Family]:
             for s in family.samples
         ]
 
+    wanted = frozenset(names)
     texts = [line.decode("utf-8", "replace") for line in lines]
     found: list[tuple[str, Mapping[str, str], float]] = []
     broken: set[str] = set()
@@ -152,26 +163,26 @@ def _parse(lines: list[bytes]) -> dict[str, _Family]:
             try:
                 found.extend(samples(text + "\n"))
             except (ValueError, IndexError, KeyError, TypeError, AttributeError):
-                broken.update(name for name in NEEDED if text.startswith(name))
-    families: dict[str, _Family] = {}
+                broken.add(_name_of(text.encode()).decode())
+    families: dict[str, Family] = {}
     for name, labels, value in found:
-        if name not in NEEDED:
+        if name not in wanted:
             continue
         usable = isinstance(value, int | float) and math.isfinite(value) and 0 <= value <= MAX_WHOLE
         family = families.get(name)
         if family is None:
-            family = families[name] = _Family([], broken=name in broken)
+            family = families[name] = Family([], broken=name in broken)
         if usable:
             family.samples.append((labels, float(value)))
         else:
             broken.add(name)
     return {
-        name: _Family(families[name].samples if name in families else [], broken=name in broken)
+        name: Family(families[name].samples if name in families else [], broken=name in broken)
         for name in {*families, *broken}
     }
 
 
-def _counter(facts: FactSet, fact: str, ref: str, family: _Family, text: LineFilter, *, known: bool) -> None:
+def _counter(facts: FactSet, fact: str, ref: str, family: Family, text: LineFilter, *, known: bool) -> None:
     if family.broken and not family.samples:
         facts.miss(fact, f"{PATH} {ref}: no line of it could be read")
     elif family.samples:
@@ -195,7 +206,7 @@ def _count(samples: Iterable[Sample]) -> int:
     return min(int(sum(groups.values())), MAX_WHOLE)
 
 
-def _smallest(facts: FactSet, fact: str, name: str, family: _Family, since: str) -> None:
+def _smallest(facts: FactSet, fact: str, name: str, family: Family, since: str) -> None:
     values = [int(value) for _, value in family.samples if value >= 1]
     if values:
         facts.add(fact, min(values), Grade.OBSERVED, SOURCE, f"{PATH} {name}")
