@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pdguard.cluster.model import Cluster
 from pdguard.facts.collect import collect
 from pdguard.facts.interface import Collected
+from pdguard.facts.observed import Observation, Observed
 from pdguard.policy.evaluate import evaluate
 from pdguard.policy.model import AuditResult, Check
 from pdguard.policy.waivers import apply_waivers
@@ -20,15 +21,17 @@ def run_audit(
     now: datetime.datetime,
     progress: Callable[[str], None] | None = None,
     exercise: bool = False,
+    observations: Sequence[Observation] = (),
 ) -> AuditResult:
     """Audit `cluster` with `checks`.
 
     `environ` is where API keys named by variable are looked up; `now` (UTC) dates the report and decides
     which waivers still hold. With `exercise` the installed code of engines on local nodes is run by itself as
-    well. Raises InputError for a key that cannot be read, NothingCollected where not one engine or node could
-    be read.
+    well. `observations` are what probes and windows of metrics saw before. Raises InputError for a key that
+    cannot be read, NothingCollected where not one engine or node could be read.
     """
-    collected = collect(cluster, environ, progress, exercise)
+    observed = Observed(observations, now.timestamp())
+    collected = collect(cluster, environ, progress, exercise, observed)
     return judge(cluster, collected, checks, now)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pdguard import __version__
-from pdguard.cli import audit, checks, demo, exercise, explain, harden, inspect, schema
+from pdguard.cli import audit, checks, demo, exercise, explain, harden, inspect, metrics, probe, rules, schema
 from pdguard.cli.run import EXIT_CODES
 from pdguard.errors import PdguardError
 
@@ -45,6 +45,9 @@ explain.register(app)
 inspect.register(app)
 exercise.register(app)
 harden.register(app)
+probe.register(app)
+metrics.register(app)
+rules.register(app)
 schema.register(app)
 demo.register(app)
 

@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from pdguard.cluster.model import Cluster
+    from pdguard.facts.observed import Observation
 
 
 def register(app: typer.Typer) -> None:
@@ -45,6 +46,12 @@ def audit(
     folders: Annotated[
         list[Path] | None, typer.Option("--checks", metavar="DIR", help="A folder of checks of your own.")
     ] = None,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--with", metavar="FILE", help="A JSON result of pdguard probe or metrics: what was observed."
+        ),
+    ] = None,
     exercise: Annotated[
         bool,
         typer.Option("--exercise", help="Also run the installed code of engines on local nodes by itself."),
@@ -73,7 +80,13 @@ def audit(
     renderer = rendering(output_format, width, output)
     checks = select_checks(catalogue(folders), select or (), skip or ())
     described = _read(cluster)
-    result = run_audit(described, checks, os.environ, datetime.datetime.now(datetime.UTC), note, exercise)
+    now = datetime.datetime.now(datetime.UTC)
+    observations: tuple[Observation, ...] = ()
+    if results:
+        from pdguard.facts.observed_files import load_observations
+
+        observations = load_observations(results, described, now.timestamp())
+    result = run_audit(described, checks, os.environ, now, note, exercise, observations)
     write_result(renderer.render(result), output)
     if output is not None:
         said = verdict(result)

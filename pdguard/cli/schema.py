@@ -13,6 +13,8 @@ class Kind(enum.StrEnum):
 
     CLUSTER = "cluster"
     REPORT = "report"
+    PROBE = "probe"
+    METRICS = "metrics"
 
 
 def register(app: typer.Typer) -> None:
@@ -20,7 +22,9 @@ def register(app: typer.Typer) -> None:
     app.command("schema")(schema)
 
 
-def schema(kind: Annotated[Kind, typer.Argument(help="cluster.yaml, or the JSON report.")]) -> None:
+def schema(
+    kind: Annotated[Kind, typer.Argument(help="cluster.yaml, or the JSON of audit, probe or metrics.")],
+) -> None:
     """Print a JSON Schema, for editors and for readers of reports."""
     import json
 
@@ -30,6 +34,14 @@ def schema(kind: Annotated[Kind, typer.Argument(help="cluster.yaml, or the JSON 
         from pdguard.cluster.schema import cluster_schema
 
         found = cluster_schema()
+    elif kind is Kind.PROBE:
+        from pdguard.probe.document import probe_schema
+
+        found = probe_schema()
+    elif kind is Kind.METRICS:
+        from pdguard.outcomes.document import metrics_schema
+
+        found = metrics_schema()
     else:
         from pdguard.report.schema import report_schema
 

@@ -75,6 +75,13 @@ ENGINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("metric_pool", "int", "metrics", "smallest sglang:max_total_num_tokens over ranks"),
     ("metric_context", "int", "metrics", "sglang:context_len"),
     ("outcomes", "text", "derived", "release outcomes: counted, none yet, metrics off, no such metric"),
+    # a window of metrics that was given with --with
+    ("watched", "bool", "window", "a result of pdguard metrics tells how its holds ended within a window"),
+    ("hold_window_seconds", "float", "window", "length of that window, in seconds"),
+    ("window_holds_drained", "int", "window", "holds that ended by acknowledgement within the window"),
+    ("window_holds_timeout", "int", "window", "holds that ended by the clock within the window"),
+    ("window_holds_error", "int", "window", "holds that ended by an error within the window"),
+    ("held_share", "float", "window", "share of the pool that was held at the end of the window, by mean prompt, 0 to 1"),
     # process
     ("pid", "int", "process", "process that listens on the engine's port, or its first non-retitled ancestor"),
     ("started", "int", "process", "start of that process, seconds since 1970"),

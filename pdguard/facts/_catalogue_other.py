@@ -30,6 +30,15 @@ PAIR_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("checksum", "text", "both", "integrity check: off, both, one side, not supported, layouts differ"),
     ("hold_one_side", "bool", "both", "the hold is set on one half only"),
     ("longest_prompt", "int", "both", "longest prompt that both halves admit, in tokens"),
+    # observed by a probe that was given with --with
+    ("probes", "list", "probe", "kinds of probe that saw this pair, and whose result was given: over-pool, abort …"),
+    ("probe_over_pool", "text", "probe", "what prompts over a limit came to, the worst: exposed, rejected at the door …"),
+    ("probe_exposed", "bool", "probe", "a prompt was answered from pages that its prefill had not written"),
+    ("probe_depends", "bool", "probe", "the answer to the same prompt over the limit changed with what ran before it"),
+    ("probe_held", "text", "probe", "halves that waited, or were still held, for a refused prompt: none, both …"),
+    ("abort_told", "text", "probe", "halves that learnt of an abort in mid-transfer: both, decode only, neither …"),
+    ("abort_outcome", "text", "probe", "how the hold of that abort ended: drained, timeout, error, no hold"),
+    ("canary_drift", "bool", "probe", "answers that are known before were others while or after probing"),
 )
 
 ROUTER_ROWS: tuple[tuple[str, str, str, str], ...] = (
@@ -45,6 +54,12 @@ ROUTER_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("pairs_refusals", "text", "package", "a prefill refusal ends the decode half at once: yes or no"),
     ("pairs_disconnects", "text", "package", "a client that leaves in mid-transfer ends both halves: yes, no, not streamed"),
     ("retries", "int", "package", "tries of a request that failed, the first included"),
+    # observed by a probe that was given with --with
+    ("probes", "list", "probe", "kinds of probe that went through this router, and whose result was given"),
+    ("probe_over_pool", "text", "probe", "what prompts over a limit came to, the worst: exposed, rejected at the door …"),
+    ("probe_exposed", "bool", "probe", "a prompt was answered from pages that its prefill had not written"),
+    ("probe_depends", "bool", "probe", "the answer to the same prompt over the limit changed with what ran before it"),
+    ("canary_drift", "bool", "probe", "answers that are known before were others while or after probing"),
 )
 
 NODE_ROWS: tuple[tuple[str, str, str, str], ...] = (
@@ -67,6 +82,7 @@ CLUSTER_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("prefill_contents", "int", "process", "distinct contents of the watched source files among the prefills"),
     ("decode_contents", "int", "process", "distinct contents of the watched source files among the decodes"),
     ("prometheus", "bool", "cluster", "a Prometheus is named in cluster.yaml"),
+    ("watched", "bool", "window", "a result of pdguard metrics was given with --with"),
 )
 
 POLICY_ROWS: tuple[tuple[str, str, str, str], ...] = (

@@ -37,6 +37,8 @@ HOW = {
     "cluster": "write it in cluster.yaml",
     "router": "make the router's URL reachable from here",
     "package": "write `version:` for the router in cluster.yaml, or give it a `node:`",
+    "probe": "run `pdguard probe` and give its result with --with",
+    "window": "run `pdguard metrics` and give its result with --with",
     "derived": "it follows from other facts; see what they miss",
     "both": "needs the same fact of both halves of the pair",
 }

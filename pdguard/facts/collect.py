@@ -20,6 +20,7 @@ from pdguard.facts.environment import ENV_FACTS
 from pdguard.facts.fixes import add_fix_facts, miss_fix_facts, weakest
 from pdguard.facts.http import HttpResults, Tls, collect_http
 from pdguard.facts.interface import Collected, FactSet, Grade, Subject
+from pdguard.facts.observed import Observed
 from pdguard.facts.pairing import build_pairs, count_pairs
 from pdguard.facts.process import Found, NodeReading, collect_processes
 from pdguard.facts.router import derive_router
@@ -47,11 +48,12 @@ def collect(
     environ: Mapping[str, str],
     progress: Callable[[str], None] | None = None,
     exercise: bool = False,
+    observed: Observed | None = None,
 ) -> Collected:
     """Every fact about `cluster`, each known with its grade or missing with a reason.
 
-    Raises InputError for a key or certificate that cannot be read, NothingCollected where not one engine,
-    router or node gave anything.
+    `observed` is what probes and windows of metrics saw before. Raises InputError for a key or certificate
+    that cannot be read, NothingCollected where not one engine, router or node gave anything.
     """
     keys = _keys(cluster, environ)
     tls = _tls(cluster)
@@ -60,7 +62,7 @@ def collect(
     http, readings = asyncio.run(_read(cluster, environ, keys, tls))
     if exercise:
         exercised.run_exercises(cluster, http.engines, readings.nodes, progress)
-    collected = _assemble(cluster, http, readings)
+    collected = _assemble(cluster, http, readings, observed or Observed())
     _refuse_nothing(collected, readings)
     return collected
 
@@ -209,9 +211,9 @@ def _leader(readings: _Readings, engine: Engine) -> Found | None:
     return None if reading is None else reading.engines.get(engine.name)
 
 
-def _assemble(cluster: Cluster, http: HttpResults, readings: _Readings) -> Collected:
+def _assemble(cluster: Cluster, http: HttpResults, readings: _Readings, observed: Observed) -> Collected:
     for engine, subject in zip(cluster.engines, http.engines, strict=True):
-        _engine(engine, subject, readings)
+        _engine(engine, subject, readings, observed)
     for router, subject in zip(cluster.routers, http.routers, strict=True):
         reading = readings.nodes.get(router.node or "")
         if router.node is None:
@@ -219,10 +221,10 @@ def _assemble(cluster: Cluster, http: HttpResults, readings: _Readings) -> Colle
                 subject.facts.miss(name, "neither cluster.yaml nor a node tells it")
         else:
             process.apply_router(subject.facts, reading.routers.get(router.name) if reading else None)
-        behind = set(router.engines or ()) or {e.name for e in http.engines}
-        derive_router(
-            subject.facts, frozenset(e.facts.text("version") for e in http.engines if e.name in behind)
-        )
+        names = set(router.engines or ()) or {e.name for e in http.engines}
+        behind = [e for e in http.engines if e.name in names]
+        derive_router(subject.facts, frozenset(e.facts.text("version") for e in behind))
+        observed.router(subject, behind)
     nodes = [Subject("node", name) for name in cluster.nodes]
     for node in nodes:
         process.apply_node(node.facts, readings.nodes[node.name], cluster.nodes[node.name].transport)
@@ -230,6 +232,7 @@ def _assemble(cluster: Cluster, http: HttpResults, readings: _Readings) -> Colle
     decodes = [e for e in http.engines if _role(e) == "decode"]
     fronts = [(s, frozenset(r.engines or ())) for r, s in zip(cluster.routers, http.routers, strict=True)]
     pairs = build_pairs(prefills, decodes, fronts, [w.target for w in cluster.waivers])
+    observed.pairs(pairs, http.engines)
     paired = {name for pair in pairs for names in pair.members for name in names}
     for one in http.engines:
         one.facts.add("in_pair", one.name in paired, Grade.CLAIMED, "cluster", "routers, engines")
@@ -237,15 +240,15 @@ def _assemble(cluster: Cluster, http: HttpResults, readings: _Readings) -> Colle
     count = count_pairs(prefills, decodes, fronts)
     named = cluster.prometheus is not None
     derive_cluster(whole, prefills, decodes, pairs, count, len(cluster.routers), named)
+    observed.cluster(whole)
     for role, engines in (("prefill", prefills), ("decode", decodes)):
         count_contents(whole, role, [_contents(readings, cluster.engine(e.name)) for e in engines])
     policy = {name: getattr(cluster.policy, name) for name in POLICY_NUMBERS}
-    notes: tuple[str, ...] = ()
+    notes = observed.notes()
     if http.unfinished:
         late = f"{http.unfinished} engines or routers were not read before the run's deadline"
-        notes = (
-            f"{late} of {cluster.policy.run_timeout:g} s; raise policy.run_timeout or policy.concurrency",
-        )
+        late += f" of {cluster.policy.run_timeout:g} s; raise policy.run_timeout or policy.concurrency"
+        notes = (late, *notes)
     return Collected(whole, http.engines, pairs, http.routers, nodes, policy, notes)
 
 
@@ -264,7 +267,7 @@ def _role(engine: Subject) -> str | None:
     return engine.facts.text("role") or engine.facts.text("declared_role")
 
 
-def _engine(engine: Engine, subject: Subject, readings: _Readings) -> None:
+def _engine(engine: Engine, subject: Subject, readings: _Readings, observed: Observed) -> None:
     facts = subject.facts
     facts.add("declared_role", engine.role, Grade.CLAIMED, "cluster", f"engines {engine.name} role")
     version = version_of(facts)
@@ -283,6 +286,7 @@ def _engine(engine: Engine, subject: Subject, readings: _Readings) -> None:
     found = _leader(readings, engine)
     _source(facts, reading, found)
     _fixes(facts, engine, readings, found)
+    observed.engine(subject)
     derive_engine(facts)
 
 

@@ -14,10 +14,9 @@ from fnmatch import fnmatchcase
 
 from pdguard.facts.deriving import missing_because
 from pdguard.facts.interface import PairSubject, Subject
+from pdguard.facts.observed import ARROW, WINDOW_FACTS
 from pdguard.facts.pairs import derive_pair
 from pdguard.facts.windows import rank_limits
-
-ARROW = "→"
 
 MAX_PAIRS = 256
 """Up to this many pairs, each is judged and reported by itself."""
@@ -29,6 +28,7 @@ _OWN = frozenset(
     {
         *("pid", "started", "launch_flags", "process_flags", "titles"),
         *("aborted_requests", "failed_transfers", "holds_drained", "holds_timeout", "holds_error"),
+        *("watched", *WINDOW_FACTS),
     }
 )
 """Facts that differ from engine to engine without any bearing on a pair."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pdguard.facts.cluster_facts import derive_cluster
 from pdguard.facts.derived import derive_engine
 from pdguard.facts.interface import Collected, Grade, Subject, Value
+from pdguard.facts.observed import Observed
 from pdguard.facts.pairing import build_pairs, count_pairs
 from pdguard.facts.versions import parse_version
 from pdguard.policy.evaluate import evaluate
@@ -103,9 +104,13 @@ def fleet(*engines: Subject) -> Collected:
     for name, value in known.items():
         router.facts.add(name, value, Grade.CONFIGURED, "fleet", name)
     pairs = build_pairs(prefills, decodes, [(router, frozenset())])
+    nothing = Observed()
+    nothing.router(router, engines)
+    nothing.pairs(pairs, engines)
     cluster = Subject("cluster", "c")
     count = count_pairs(prefills, decodes, [(router, frozenset())])
     derive_cluster(cluster, prefills, decodes, pairs, count, routers=1, prometheus=True)
+    nothing.cluster(cluster)
     for role in ("prefill", "decode"):
         cluster.facts.add(f"{role}_contents", 1, Grade.FINGERPRINTED, "fleet", role)
     for engine in engines:
