@@ -81,7 +81,7 @@ class Race:
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
         self._slow, self._fast = lab.of_role("prefill")
-        self._ports = _data_ports(lab)
+        self._ports = data_ports(lab)
         self._spared = _scheduler(self._fast)
         self._right = self._send_b().tokens
         if len(self._right) != NEW_TOKENS or self._right != self._send_b().tokens:
@@ -161,7 +161,7 @@ def _title(pid: int) -> str:
         return ""
 
 
-def _data_ports(lab: Lab) -> set[int]:
+def data_ports(lab: Lab) -> set[int]:
     """Where decode receives KV.
 
     Mooncake listens on every interface, and nothing else there does. UCX listens on the loopback, as the

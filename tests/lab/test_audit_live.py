@@ -11,14 +11,11 @@ from typing import Any
 
 import pytest
 
+from .audit_specs import INCIDENT, NEWER, SOUND
 from .lab import Lab
-from .spec import pair
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
-INCIDENT = pair("0.5.20", (1024, 4096), router="sglang-router")
-NEWER = pair("0.5.22", (1024, 4096), router="sglang-router")
-SOUND = pair("0.5.23", (8192, 8192), router="smg", waiting_timeout=None)
 EVERY = pytest.mark.parametrize(
     "lab", [INCIDENT, NEWER, SOUND], indirect=True, scope="session", ids=lambda s: s.version
 )

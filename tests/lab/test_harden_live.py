@@ -18,6 +18,7 @@ from .cache import Cache
 from .client import Answer, prompt
 from .hardened import harden_engine
 from .lab import Lab
+from .probing import BOTH, DOOR, EXPOSED, INDEPENDENT, PREFILL_ONLY, WAITED, probe
 from .race import HOLD, Race, Run, race_spec
 from .session import LabSession
 from .spec import Backend, LabSpec, pair
@@ -102,7 +103,7 @@ def has_tokens(answer: Answer) -> bool:
 
 
 @pytest.mark.parametrize("version", ["0.5.19"], indirect=True, scope="session")
-def test_stock_answers_from_pages_of_others(version: str, lab_session: LabSession) -> None:
+def test_stock_answers_from_pages_of_others(version: str, lab_session: LabSession, tmp_path: Path) -> None:
     lab = lab_session.get(stock(version, UNEQUAL))
     answers = []
     for seed in (0, 99, 17):
@@ -112,6 +113,25 @@ def test_stock_answers_from_pages_of_others(version: str, lab_session: LabSessio
     assert [(a.status, a.prompt_tokens) for a in answers] == [(200, len(OVER_LIMIT))] * 3
     # The same greedy request: what it is answered depends on what was in the pool before.
     assert len({tuple(a.tokens) for a in answers}) > 1
+    probes_say_so(lab, tmp_path)
+
+
+def probes_say_so(lab: Lab, folder: Path) -> None:
+    """With consent it sees the exposure, and by hash that answers depend on others; without, neither."""
+    held_back = probe(lab, folder, "--over-pool", "--direct", "--stream", "no", "--wait", "10")
+    assert held_back.code == 12  # at lengths that both reject, the refusal came late
+    assert not held_back.document["exposed"]
+    assert "--accept-exposure" in {one["todo"] for one in held_back.document["plan"]["left_out"]}
+    for options in (("--direct",), ()):
+        more = ("--stream", "no", "--wait", "10", "--accept-exposure")
+        found = probe(lab, folder, "--over-pool", *options, *more)
+        assert found.over_pool(PREFILL_ONLY, routed=not options)["all"] == EXPOSED
+        assert (found.code, found.document["exposed"]) == (20, True)
+    proof = probe(lab, folder, "--staging", "--direct", "--pair", "p0/d0", "--accept-exposure")
+    assert [r["verdict"] for r in proof.of_kind("staging")] == [EXPOSED]
+    (figures,) = proof.measures("staging")
+    assert figures["control steady"] is True
+    assert figures["answer 1: hash"] != figures["answer 2: hash"]
 
 
 @oldest_first
@@ -154,7 +174,7 @@ def nothing_is_left(lab: Lab) -> None:
 
 @oldest_first
 def test_hardened_never_answers_from_pages_of_others(
-    version: str, lab_session: LabSession, hardened: Engines
+    version: str, lab_session: LabSession, hardened: Engines, tmp_path: Path
 ) -> None:
     """Only prefill refuses; decode waits for it in vain, as newer stock engines do."""
     lab = lab_session.get(with_hold(stock(version, UNEQUAL), hardened(version)))
@@ -169,11 +189,16 @@ def test_hardened_never_answers_from_pages_of_others(
         assert both.decode.status == (200 if more else 500)
     routed = lab.routed(OVER_LIMIT, 12, timeout=WAIT * 3, stream=True)
     assert not has_tokens(routed)
+    found = probe(lab, tmp_path, "--over-pool", "--direct", "--stream", "no", "--wait", "10")
+    assert found.over_pool(PREFILL_ONLY) == {"all": WAITED, "prefill": DOOR, "decode": WAITED}
+    assert found.over_pool(BOTH) == {"all": DOOR, "prefill": DOOR, "decode": DOOR}
+    proof = probe(lab, tmp_path, "--staging", "--direct", "--pair", "p0/d0", "--wait", "10")
+    assert [r["verdict"] for r in proof.of_kind("staging")] == [INDEPENDENT]
     nothing_is_left(lab)
 
 
 def test_hardened_refuses_on_both_halves_at_once(
-    version: str, lab_session: LabSession, hardened: Engines
+    version: str, lab_session: LabSession, hardened: Engines, tmp_path: Path
 ) -> None:
     lab = lab_session.get(with_hold(stock(version, EQUAL), hardened(version)))
     for seed in (0, 99):
@@ -188,6 +213,12 @@ def test_hardened_refuses_on_both_halves_at_once(
         assert answer.seconds < 1
         assert LIMIT_MESSAGE in answer.body
         assert not has_tokens(answer)
+    found = probe(lab, tmp_path, "--over-pool", "--direct", "--canary", "--max-requests", "300")
+    for stream in (False, True):
+        assert found.over_pool(BOTH, stream=stream) == {"all": DOOR, "prefill": DOOR, "decode": DOOR}
+        assert found.over_pool(BOTH, routed=True, stream=stream)["all"] == DOOR
+    assert {r["verdict"] for r in found.of_kind("canary")} == {"the same answers"}
+    assert found.code == 0
     nothing_is_left(lab)
 
 
