@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pdguard.cluster.model import Cluster
     from pdguard.facts.observed import Observation
 
 
@@ -71,7 +70,7 @@ def audit(
     import os
 
     from pdguard.audit import run_audit
-    from pdguard.cli.run import catalogue, note, rendering, severity, write_result
+    from pdguard.cli.run import catalogue, note, read_cluster, rendering, severity, write_result
     from pdguard.policy.select import select_checks
     from pdguard.report.summary import exit_code, verdict
 
@@ -79,7 +78,7 @@ def audit(
     threshold = severity(fail_on)
     renderer = rendering(output_format, width, output)
     checks = select_checks(catalogue(folders), select or (), skip or ())
-    described = _read(cluster)
+    described = read_cluster(cluster)
     now = datetime.datetime.now(datetime.UTC)
     observations: tuple[Observation, ...] = ()
     if results:
@@ -92,16 +91,3 @@ def audit(
         said = verdict(result)
         note(f"{said.word} {said.text}; written to {output}")
     raise typer.Exit(exit_code(result.findings, threshold, strict))
-
-
-def _read(path: Path) -> Cluster:
-    from pdguard.cluster.loader import load_cluster, parse_cluster
-    from pdguard.errors import InputError
-
-    if str(path) == "-":
-        import sys
-
-        if sys.stdin is None:
-            raise InputError("stdin is closed", expected="a cluster file on it")
-        return parse_cluster(sys.stdin.buffer.read().decode("utf-8", "replace"), "stdin")
-    return load_cluster(path)

@@ -83,9 +83,10 @@ def metrics(
 
     Read-only. Exit code 12 where too many holds ended without proof, or a T_hold in force is too short.
     """
+    from pdguard.cli.run import read_cluster
     from pdguard.outcomes.definitions import Limits
 
-    described = _read(cluster)
+    described = read_cluster(cluster)
     output = None if output is not None and str(output) == "-" else output
     logs = _logs(log or [])
     if watch:
@@ -95,19 +96,6 @@ def metrics(
         return
     seconds = _default_window(described, source) if window is None else _seconds(window, "--window")
     _once(described, seconds, source, logs, what_if or [], prompt_tokens, output_format, output, width)
-
-
-def _read(path: Path) -> Cluster:
-    from pdguard.cluster.loader import load_cluster, parse_cluster
-    from pdguard.errors import InputError
-
-    if str(path) == "-":
-        import sys
-
-        if sys.stdin is None:
-            raise InputError("stdin is closed", expected="a cluster file on it")
-        return parse_cluster(sys.stdin.buffer.read().decode("utf-8", "replace"), "stdin")
-    return load_cluster(path)
 
 
 def _default_window(cluster: Cluster, source: From) -> float:

@@ -95,8 +95,7 @@ def probe(
     import os
     import sys
 
-    from pdguard.cli.run import note, write_result
-    from pdguard.cluster.loader import load_cluster
+    from pdguard.cli.run import note, read_cluster, write_result
     from pdguard.errors import InputError
     from pdguard.probe.interface import Budget
     from pdguard.probe.outcome import exit_code
@@ -124,7 +123,7 @@ def probe(
         pairs=tuple(_pair(text) for text in pairs or ()),
         budget=Budget(max_requests, max_tokens, max_seconds, wait),
     )
-    described = load_cluster(cluster)
+    described = read_cluster(cluster)
     plan = _plan(described, wanted)
     options = options_for(sys.stdout, width=width) if output is None else RenderOptions(width or 100)
     if plan_only or not yes:
@@ -182,11 +181,13 @@ def _plan(cluster: Cluster, wanted: Wanted) -> Plan:
     import os
 
     from pdguard.cli.run import note
-    from pdguard.facts.collect import _keys, _tls, collect
+    from pdguard.facts.access import keys_of, tls_of
+    from pdguard.facts.collect import collect
     from pdguard.probe.plan import make_plan
 
     collected = collect(cluster, os.environ, note)
-    return make_plan(cluster, collected, wanted, _keys(cluster, os.environ), _tls(cluster))
+    keys, tls = keys_of(cluster, cluster.servers, os.environ), tls_of(cluster, cluster.servers)
+    return make_plan(cluster, collected, wanted, keys, tls)
 
 
 def _run(plan: Plan, cluster: str) -> ProbeResult:

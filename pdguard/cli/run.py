@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pdguard.errors import InputError
 
 if TYPE_CHECKING:
+    from pdguard.cluster.model import Cluster
     from pdguard.policy.model import Check, Severity
     from pdguard.report.interface import Renderer
 
@@ -31,6 +32,17 @@ def catalogue(folders: list[Path] | None) -> tuple[Check, ...]:
     if folders:
         require_examples([c for c in checks if Path(c.file).parent != bundled("checks")])
     return checks
+
+
+def read_cluster(path: Path) -> Cluster:
+    """The cluster file at `path`, or on stdin for `-`. Raises InputError where it cannot be used."""
+    from pdguard.cluster.loader import load_cluster, parse_cluster
+
+    if str(path) != "-":
+        return load_cluster(path)
+    if sys.stdin is None:
+        raise InputError("stdin is closed", expected="a cluster file on it")
+    return parse_cluster(sys.stdin.buffer.read().decode("utf-8", "replace"), "stdin")
 
 
 def write_result(text: str, output: Path | None) -> None:

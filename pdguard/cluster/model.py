@@ -265,6 +265,11 @@ class Cluster(Model):
         """The decode engines, in the order of the file."""
         return tuple(engine for engine in self.engines if engine.role == "decode")
 
+    @property
+    def servers(self) -> tuple[Engine | Router, ...]:
+        """Engines and routers, in the order of the file."""
+        return (*self.engines, *self.routers)
+
     def auth_for(self, server: Engine | Router) -> Auth | None:
         """The server's own auth, or the cluster's. Prometheus never gets the cluster's."""
         return server.auth or self.auth

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from pdguard.cluster.auth import resolve_key, resolve_path
 from pdguard.cluster.model import Cluster, Engine, Router
-from pdguard.cluster.model import Tls as TlsSettings
-from pdguard.errors import InputError, NothingCollected
+from pdguard.errors import NothingCollected
 from pdguard.facts import exercised, process
 from pdguard.facts._sources import Sources
+from pdguard.facts.access import keys_of, tls_of
 from pdguard.facts.cluster_facts import count_contents, derive_cluster
 from pdguard.facts.derived import derive_engine
 from pdguard.facts.deriving import version_of
@@ -55,8 +54,7 @@ def collect(
     `observed` is what probes and windows of metrics saw before. Raises InputError for a key or certificate
     that cannot be read, NothingCollected where not one engine, router or node gave anything.
     """
-    keys = _keys(cluster, environ)
-    tls = _tls(cluster)
+    keys, tls = keys_of(cluster, cluster.servers, environ), tls_of(cluster, cluster.servers)
     if progress is not None:
         progress(_intention(cluster))
     http, readings = asyncio.run(_read(cluster, environ, keys, tls))
@@ -71,49 +69,6 @@ def _intention(cluster: Cluster) -> str:
     counts = ((cluster.engines, "engine"), (cluster.routers, "router"), (cluster.nodes, "node"))
     parts = [f"{len(things):,} {word}{'s' * (len(things) != 1)}" for things, word in counts if things]
     return f"reading {', '.join(parts)} (nothing is changed)"
-
-
-def _servers(cluster: Cluster) -> list[Engine | Router]:
-    return [*cluster.engines, *cluster.routers]
-
-
-def _keys(cluster: Cluster, environ: Mapping[str, str]) -> dict[str, str]:
-    keys = {}
-    for one in _servers(cluster):
-        key = resolve_key(cluster.auth_for(one), cluster.base_dir, environ)
-        if key is not None:
-            keys[one.name] = key.get_secret_value()
-    return keys
-
-
-def _tls(cluster: Cluster) -> dict[str, Tls]:
-    def absolute(name: str | None) -> str | None:
-        return None if name is None else str(resolve_path(name, cluster.base_dir))
-
-    made: dict[TlsSettings, Tls] = {}
-    by_name = {}
-    for one in _servers(cluster):
-        if one.tls is None:
-            continue
-        if one.tls not in made:
-            t = one.tls
-            made[t] = Tls(
-                absolute(t.ca_file), absolute(t.client_cert_file), absolute(t.client_key_file), t.insecure
-            )
-            _usable(made[t], one.name)
-        by_name[one.name] = made[one.tls]
-    return by_name
-
-
-def _usable(tls: Tls, name: str) -> None:
-    try:
-        tls.context()
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"the TLS files of {name} cannot be used",
-            expected="certificates and keys in PEM",
-            found=type(error).__name__,
-        ) from error
 
 
 async def _read(

@@ -186,7 +186,7 @@ def _counter(facts: FactSet, fact: str, ref: str, family: Family, text: LineFilt
     if family.broken and not family.samples:
         facts.miss(fact, f"{PATH} {ref}: no line of it could be read")
     elif family.samples:
-        facts.add(fact, _count(family.samples), Grade.OBSERVED, SOURCE, f"{PATH} {ref}")
+        facts.add(fact, int(counted(family.samples)), Grade.OBSERVED, SOURCE, f"{PATH} {ref}")
     elif not text.sglang:
         facts.miss(fact, f"{PATH} holds no series of SGLang", HOW)
     elif known:
@@ -195,7 +195,8 @@ def _counter(facts: FactSet, fact: str, ref: str, family: Family, text: LineFilt
         facts.miss(fact, f"{PATH} has no {ref}, which came with 0.5.22")
 
 
-def _count(samples: Iterable[Sample]) -> int:
+def counted(samples: Iterable[Sample]) -> float:
+    """Requests behind the samples of one counter: the largest of a group's ranks, DP ranks added."""
     groups: dict[tuple[tuple[str, str], ...], float] = {}
     for labels, value in samples:
         if labels.get("priority"):
@@ -203,7 +204,7 @@ def _count(samples: Iterable[Sample]) -> int:
         kept = (item for item in labels.items() if item[0] == "dp_rank" or not item[0].endswith("_rank"))
         key = tuple(sorted(kept))
         groups[key] = max(value, groups.get(key, 0.0))
-    return min(int(sum(groups.values())), MAX_WHOLE)
+    return min(sum(groups.values()), float(MAX_WHOLE))
 
 
 def _smallest(facts: FactSet, fact: str, name: str, family: Family, since: str) -> None:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from pdguard.cluster.auth import resolve_headers, resolve_key
 from pdguard.cluster.model import Prometheus
 from pdguard.errors import PdguardError
-from pdguard.facts._fetch import MIB, Tls
-from pdguard.outcomes._tls import usable_tls
+from pdguard.facts._fetch import MIB, PLAIN, Tls
+from pdguard.facts.access import usable_tls
 
 if TYPE_CHECKING:
     import requests
@@ -79,7 +79,7 @@ class Client:
         if key is not None:
             headers["Authorization"] = f"Bearer {key.get_secret_value()}"
         headers["Accept-Encoding"] = "identity"
-        tls = usable_tls(settings.tls, base_dir, "Prometheus")
+        tls = PLAIN if settings.tls is None else usable_tls(settings.tls, base_dir, "Prometheus")
         url = settings.url.rstrip("/")
         self._deadline = deadline
         self._seconds = query_seconds

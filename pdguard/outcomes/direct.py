@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 from pdguard.cluster.model import Cluster, Engine
 from pdguard.facts import metrics
-from pdguard.facts._fetch import Failed, Fetcher, Tls, Transport
+from pdguard.facts._fetch import PLAIN, Failed, Fetcher, Tls, Transport
+from pdguard.facts.access import tls_of
 from pdguard.outcomes import series as s
-from pdguard.outcomes._tls import usable_tls
 from pdguard.outcomes.interface import Gap
 
 BETWEEN = 10
@@ -37,14 +37,14 @@ async def read_direct(
     A window of 0 is one scrape, and the counters count since the engine started. Raises InputError for TLS
     files that cannot be used, nothing for what an engine does.
     """
-    tls = {e.name: usable_tls(e.tls, cluster.base_dir, e.name) for e in cluster.engines}
+    tls = tls_of(cluster, cluster.engines)
     policy = cluster.policy
     fetcher = Fetcher(timeout=policy.request_timeout, connections=policy.concurrency, transport=transport)
     parts = max(1, math.ceil(window / max(1.0, window / BETWEEN))) if window > 0 else 0
     if progress is not None:
         progress(_intention(cluster.engines, window))
     few = asyncio.Semaphore(policy.concurrency)
-    watches = [_Watch(fetcher, e, tls[e.name], few) for e in cluster.engines]
+    watches = [_Watch(fetcher, e, tls.get(e.name, PLAIN), few) for e in cluster.engines]
     try:
         await asyncio.gather(*(watch.run(window, parts) for watch in watches))
     finally:

@@ -9,11 +9,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from pdguard.cluster.auth import resolve_key
 from pdguard.cluster.model import Cluster
 from pdguard.errors import NothingCollected
+from pdguard.facts.access import keys_of, tls_of
 from pdguard.outcomes import series as s
-from pdguard.outcomes._tls import usable_tls
 from pdguard.outcomes.direct import read_direct
 from pdguard.outcomes.figures import Engine, Ref, count, missing, with_log
 from pdguard.outcomes.interface import EngineOutcomes, Figure, Gap, HoldTimes, Outcomes, Source
@@ -168,11 +167,6 @@ def _ask_versions(cluster: Cluster, environ: Mapping[str, str], progress: Progre
 
     if progress is not None:
         progress("asking the engines for their versions")
-    keys = {}
-    for engine in cluster.engines:
-        key = resolve_key(cluster.auth_for(engine), cluster.base_dir, environ)
-        if key is not None:
-            keys[engine.name] = key.get_secret_value()
     policy = cluster.policy
     results = asyncio.run(
         collect_http(
@@ -180,8 +174,8 @@ def _ask_versions(cluster: Cluster, environ: Mapping[str, str], progress: Progre
             request_timeout=policy.request_timeout,
             run_timeout=policy.run_timeout,
             concurrency=policy.concurrency,
-            keys=keys,
-            tls={e.name: usable_tls(e.tls, cluster.base_dir, e.name) for e in cluster.engines},
+            keys=keys_of(cluster, cluster.engines, environ),
+            tls=tls_of(cluster, cluster.engines),
         )
     )
     told = {subject.name: subject.facts.text("version") for subject in results.engines}

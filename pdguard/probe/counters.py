@@ -6,11 +6,19 @@ A page is read while it arrives; only the lines of the families below are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pdguard.facts._read import MAX_WHOLE
-from pdguard.facts.metrics import ABORTED, FAILED, HELD, RELEASES, Family, LineFilter, Sample, parse_lines
+from pdguard.facts.metrics import (
+    ABORTED,
+    FAILED,
+    HELD,
+    RELEASES,
+    Family,
+    LineFilter,
+    counted,
+    parse_lines,
+)
 
 FAILED_BOOTSTRAPS = "sglang:num_bootstrap_failed_reqs_total"
 GENERATED = "sglang:generation_tokens_total"
@@ -57,13 +65,13 @@ def read_counters(page: LineFilter) -> Counters | None:
         family = families.get(name, none)
         if not family.samples:
             return 0.0 if known and not family.broken else None
-        return _total(family.samples)
+        return counted(family.samples)
 
     ends = families.get(RELEASES, none)
     holds = HELD in families or bool(ends.samples)
     outcomes = sorted({labels.get("outcome", "") for labels, _ in ends.samples} - {""})
     releases = {
-        outcome: int(_total(one for one in ends.samples if one[0].get("outcome") == outcome))
+        outcome: int(counted(one for one in ends.samples if one[0].get("outcome") == outcome))
         for outcome in outcomes
     }
     return Counters(
@@ -80,14 +88,3 @@ def read_counters(page: LineFilter) -> Counters | None:
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
-
-
-def _total(samples: Iterable[Sample]) -> float:
-    groups: dict[tuple[tuple[str, str], ...], float] = {}
-    for labels, value in samples:
-        if labels.get("priority"):
-            continue  # the series without a priority holds the total
-        kept = (item for item in labels.items() if item[0] == "dp_rank" or not item[0].endswith("_rank"))
-        key = tuple(sorted(kept))
-        groups[key] = max(value, groups.get(key, 0.0))
-    return min(sum(groups.values()), float(MAX_WHOLE))

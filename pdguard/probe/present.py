@@ -91,12 +91,18 @@ def result_text(result: ProbeResult, options: RenderOptions) -> str:
     _left_out(paper, result.plan.left_out)
     paper.blank()
     paper.text(
-        f"{_count(result.requests, 'request')}, {result.tokens:,} tokens, {result.seconds:.1f} s; "
-        f"request ids begin with pdguard-probe-{result.run_id}",
+        f"{_spent(result)}, {result.seconds:.1f} s; request ids begin with pdguard-probe-{result.run_id}",
         style="dim",
     )
     paper.text(step, lead=(("next: ", "bold"),), indent=6)
     return paper.result()
+
+
+def _spent(result: ProbeResult) -> str:
+    """What was sent; where a router may have tried again, the most that it can have come to."""
+    spent = f"{_count(result.requests, 'request')}, {result.tokens:,} tokens"
+    again = any(one.step.route.tries > 1 for one in result.results)
+    return f"at most {spent} with the router's own retries" if again else spent
 
 
 def _total(plan: Plan) -> str:

@@ -66,7 +66,7 @@ def judge_half(step: Step, length: Length, role: Role, seen: Seen) -> Judged:
         return _error(step, length, role, seen)
     if gave_output(seen):
         return _answer(step, length, role, seen)
-    return _silence(step, length, seen)
+    return _silence(length, role, seen)
 
 
 def took(seen: Seen) -> str:
@@ -151,11 +151,12 @@ def _answer(step: Step, length: Length, role: Role, seen: Seen) -> Judged:
     return Judged(Verdict.ADMITTED, said)
 
 
-def _silence(step: Step, length: Length, seen: Seen) -> Judged:
+def _silence(length: Length, role: Role, seen: Seen) -> Judged:
     after = seconds(seen.ended_after)
     if seen.end is End.CLOSED and seen.status < 400:
         if length.side in OVER:
-            return Judged(Verdict.HELD, f"still held after {after}")
+            held = "gave no answer within" if role is Role.ROUTER else "was still held after"
+            return Judged(Verdict.HELD, f"{held} {after}")
         return Judged(Verdict.INCONCLUSIVE, f"gave no answer within {after}; --wait gives it longer")
     what = {
         End.COMPLETE: f"answered {took(seen)}, without output and without a reason that is known",

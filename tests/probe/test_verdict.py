@@ -209,7 +209,7 @@ def test_through_a_router_streamed(api: Api, seen: Seen, verdict: Verdict) -> No
 def test_reasons_are_sentences_with_figures() -> None:
     held = judge_direct(step("1024/4096"), refusal(0.017), closed(5.0))
     assert held.reason == (
-        "prefill refused at once: 400 in 0.02 s, naming a limit of 1,018; decode still held after 5.0 s"
+        "prefill refused at once: 400 in 0.02 s, naming a limit of 1,018; decode was still held after 5.0 s"
     )
     exposed = judge_direct(step("1024/4096"), answer(1, 0.026, 1), answer(1500, 0.025))
     assert exposed.reason == (
