@@ -162,8 +162,15 @@ class Observed:
         subject.facts.put("watched", Fact(self.watched, Grade.OBSERVED, evidence))
 
     def notes(self) -> tuple[str, ...]:
-        """What was left out, and what is old."""
+        """What was merged, what was left out, and what is old."""
+        merged: dict[tuple[str, str], int] = {}
+        for one in self.observations:
+            merged[one.source, one.at] = merged.get((one.source, one.at), 0) + 1
         told = []
+        for (source, at), count in merged.items():
+            kept = count - sum(self._stale.get((source, at), {}).values())
+            if kept > 0:
+                told.append(f"{source} of {at}: {kept:,} observation{'s' if kept > 1 else ''} merged")
         for (source, at), engines in self._stale.items():
             count = sum(engines.values())
             what = "1 observation is" if count == 1 else f"{count:,} observations are"

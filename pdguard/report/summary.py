@@ -56,8 +56,15 @@ def summarise(findings: Iterable[Finding]) -> Summary:
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings in the order of reports: worst severity, check id, target."""
-    return sorted(findings, key=lambda f: (-f.severity, f.check, f.target, f.status, f.message))
+    """Findings in the order of reports: worst severity, then what a probe saw, check id, target."""
+    return sorted(
+        findings, key=lambda f: (-f.severity, not probed(f), f.check, f.target, f.status, f.message)
+    )
+
+
+def probed(finding: Finding) -> bool:
+    """Whether a finding rests on what a probe saw."""
+    return any(one.source == "probe" for one in finding.evidence)
 
 
 def exit_code(findings: Iterable[Finding], fail_on: Severity = Severity.LOW, strict: bool = False) -> int:

@@ -169,6 +169,7 @@ def test_old_news_is_told(described: str) -> None:
     old = [Observation("pair", "p0→d0", "probe_exposed", True, "probe", "step 1", "2026-11-27T13:00:00Z")]
     result = audit(described, old)
     assert result.notes == (
+        "probe of 2026-11-27T13:00:00Z: 1 observation merged",
         "probe of 2026-11-27T13:00:00Z is 3.0 days old; whether d0, p0 started later is not known",
     )
 

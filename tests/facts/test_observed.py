@@ -68,7 +68,7 @@ def test_a_pair_takes_what_was_seen_with_grade_and_evidence() -> None:
     assert (fact.value, fact.grade) == (True, Grade.OBSERVED)
     assert [(e.source, e.ref) for e in fact.evidence] == [("probe", f"step 1, {AT}")]
     assert pair.facts.value("probes") == ("over-pool",)
-    assert observed.notes() == ()
+    assert observed.notes() == (f"probe of {AT}: 2 observations merged",)
 
 
 def test_without_a_document_nothing_was_probed_and_nothing_watched() -> None:
@@ -129,9 +129,11 @@ def test_the_same_for_engines_and_routers() -> None:
 
 def test_age_is_told_where_the_start_is_not_known() -> None:
     said = [seen("probe_exposed", True)]
-    assert merged(said, BEGAN + 86_000)[1].notes() == ()
-    assert merged(said, BEGAN + 90_000, p0=1, d0=1)[1].notes() == ()
-    (note,) = merged(said, BEGAN + 3 * 86_400, p0=1)[1].notes()
+    one_merged = f"probe of {AT}: 1 observation merged"
+    assert merged(said, BEGAN + 86_000)[1].notes() == (one_merged,)
+    assert merged(said, BEGAN + 90_000, p0=1, d0=1)[1].notes() == (one_merged,)
+    first, note = merged(said, BEGAN + 3 * 86_400, p0=1)[1].notes()
+    assert first == one_merged
     assert note == f"probe of {AT} is 3.0 days old; whether d0 started later is not known"
 
 
