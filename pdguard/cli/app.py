@@ -54,6 +54,9 @@ demo.register(app)
 
 def main() -> None:
     """Entry point. Every error becomes one plain message on stderr and a documented exit code."""
+    if sys.stderr is None:
+        # Closed by the caller: what would be said there is lost, the result is not.
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     try:
         app()
     except PdguardError as error:

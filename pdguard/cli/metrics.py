@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,7 +47,7 @@ def metrics(
             "--window",
             metavar="15m|1h|0",
             help="How far back; 0 is since each engine's start. 15m with Prometheus; without, engines"
-            " are watched for 1m.",
+            " are watched for 1m, and for 10m at most.",
         ),
     ] = None,
     source: Annotated[From, typer.Option("--source", help="Where to read.")] = From.AUTO,
@@ -67,6 +69,19 @@ def metrics(
             help="Tokens of an aborted request, if not the mean.",
         ),
     ] = None,
+    aborts_per_second: Annotated[
+        float | None,
+        typer.Option(
+            "--aborts-per-second",
+            metavar="RATE",
+            min=0,
+            max=1e6,
+            help="Aborts on one decode, assumed in sizing in place of those measured.",
+        ),
+    ] = None,
+    detail: Annotated[
+        bool, typer.Option("--detail", help="Sizing term by term: every input and where it is from.")
+    ] = False,
     output_format: Annotated[Form, typer.Option("--format", "-f", help="How to print it.")] = Form.TABLE,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to FILE (- is stdout).")
@@ -81,9 +96,11 @@ def metrics(
 ) -> None:
     """Holds by outcome, hold times, aborts and failures over a window, and the T_hold that suits them.
 
-    Read-only. Exit code 12 where too many holds ended without proof, or a T_hold in force is too short.
+    Read-only. AT RISK, exit code 12: too many holds ended without proof, or a T_hold in force is off or too
+    short. UNKNOWN, QUIET (nothing or too little was held to judge) and CLEAN exit with 0.
     """
     from pdguard.cli.run import read_cluster
+    from pdguard.errors import InputError
     from pdguard.outcomes.definitions import Limits
 
     described = read_cluster(cluster)
@@ -94,14 +111,63 @@ def metrics(
         limits = Limits(timeout_ratio=policy.timeout_ratio, min_holds=policy.min_holds)
         _watch(described, source, limits, _seconds(every, "--every", least=1.0))
         return
-    seconds = _default_window(described, source) if window is None else _seconds(window, "--window")
-    _once(described, seconds, source, logs, what_if or [], prompt_tokens, output_format, output, width)
+    if output is not None and not os.access(output.parent, os.W_OK):
+        raise InputError(f"{output} cannot be written", expected="a folder that may be written to")
+    asked = _Asked(
+        cluster,
+        _window(described, source, window),
+        source,
+        logs,
+        what_if or [],
+        prompt_tokens,
+        aborts_per_second,
+    )
+    _once(described, asked, _Page(output_format, output, detail, width))
 
 
-def _default_window(cluster: Cluster, source: From) -> float:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be read and what is made of it."""
+
+    file: Path
+    window: float
+    source: From
+    logs: Mapping[str, Path]
+    what_ifs: Sequence[float]
+    prompt_tokens: int | None
+    aborts_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """How the result is to be printed."""
+
+    form: Form
+    output: Path | None
+    detail: bool
+    width: int | None
+
+
+LONGEST_WATCH = 600.0
+"""Seconds for which engines may be watched in place of a Prometheus that looks back."""
+
+
+def _window(cluster: Cluster, source: From, given: str | None) -> float:
     """15 minutes where a Prometheus looks back; a minute where the engines have to be watched for it."""
-    asked = source is From.PROMETHEUS or (source is From.AUTO and cluster.prometheus is not None)
-    return 900.0 if asked else 60.0
+    from pdguard.errors import InputError
+
+    looks_back = source is From.PROMETHEUS or (source is From.AUTO and cluster.prometheus is not None)
+    if given is None:
+        return 900.0 if looks_back else 60.0
+    seconds = _seconds(given, "--window")
+    if not looks_back and seconds > LONGEST_WATCH:
+        raise InputError(
+            "--window",
+            expected=f"at most {LONGEST_WATCH / 60:g}m without a Prometheus, as engines are watched so long",
+            found=repr(given)[:60],
+            todo="Name `prometheus:` in the cluster file, or take --window 0 (since each engine's start).",
+        )
+    return seconds
 
 
 def _seconds(text: str, option: str, least: float = 0.0) -> float:
@@ -136,8 +202,6 @@ def _logs(given: list[str]) -> dict[str, Path]:
 
 def _facts(cluster: Cluster, needed: bool) -> Collected | None:
     """The engines' settings; None where nothing answered but figures may come from elsewhere."""
-    import os
-
     from pdguard.cli.run import note
     from pdguard.errors import NothingCollected
     from pdguard.facts.collect import collect
@@ -151,59 +215,62 @@ def _facts(cluster: Cluster, needed: bool) -> Collected | None:
         return None
 
 
-def _once(
-    cluster: Cluster,
-    window: float,
-    source: From,
-    logs: Mapping[str, Path],
-    what_ifs: Sequence[float],
-    prompt_tokens: int | None,
-    form: Form,
-    output: Path | None,
-    width: int | None,
-) -> None:
-    import os
+def _once(cluster: Cluster, asked: _Asked, page: _Page) -> None:
     import sys
 
     from pdguard.cli.run import note, write_result
     from pdguard.facts.collect import POLICY_NUMBERS
     from pdguard.outcomes.judge import exit_code, faults
     from pdguard.outcomes.read import read_outcomes
+    from pdguard.outcomes.said import said
     from pdguard.outcomes.sizing import size
     from pdguard.report.interface import RenderOptions, options_for
 
-    _check(cluster, source, logs)
-    collected = _facts(cluster, needed=cluster.prometheus is None and not logs)
+    _check(cluster, asked.source, asked.logs)
+    collected = _facts(cluster, needed=cluster.prometheus is None and not asked.logs)
     outcomes = read_outcomes(
         cluster,
         os.environ,
-        window=window,
-        source=source.value,
-        logs=logs,
+        window=asked.window,
+        source=asked.source.value,
+        logs=asked.logs,
         versions=_versions(collected),
         progress=note,
     )
     policy = {name: getattr(cluster.policy, name) for name in POLICY_NUMBERS}
-    sizing = size(outcomes, collected, policy, what_ifs, prompt_tokens)
+    sizing = size(outcomes, collected, policy, asked.what_ifs, asked.prompt_tokens, asked.aborts_per_second)
     found = faults(outcomes, sizing, policy)
-    if form is Form.JSON:
+    if page.form is Form.JSON:
         from pdguard.outcomes.document import as_json
 
         text = as_json(outcomes, sizing, found)
     else:
         from pdguard.outcomes.present import as_text
 
-        to_stdout = output is None and sys.stdout is not None
-        options = options_for(sys.stdout, width=width) if to_stdout else RenderOptions(width or 100)
+        to_stdout = page.output is None and sys.stdout is not None
+        options = options_for(sys.stdout, width=page.width) if to_stdout else RenderOptions(page.width or 100)
         text = as_text(
-            outcomes, sizing, found, width=options.width, color=options.color, unicode=options.unicode
+            outcomes,
+            sizing,
+            policy,
+            detail=page.detail,
+            width=options.width,
+            color=options.color,
+            unicode=options.unicode,
         )
-    write_result(text, output)
+    write_result(text, page.output)
+    if page.output is not None:
+        verdict = said(outcomes, sizing, found, policy)
+        note(f"{verdict.word.value} {verdict.text}; written to {page.output}")
+        note(f"next: {verdict.step}")
+        if page.form is Form.JSON:
+            note(f"then: pdguard audit {asked.file} --with {page.output}")
     raise typer.Exit(exit_code(found))
 
 
 def _check(cluster: Cluster, source: From, logs: Mapping[str, Path]) -> None:
     from pdguard.errors import InputError
+    from pdguard.outcomes.logs import check_log
 
     if source is From.PROMETHEUS and cluster.prometheus is None:
         raise InputError("--source prometheus", expected="`prometheus:` with its `url:` in the cluster file")
@@ -213,6 +280,7 @@ def _check(cluster: Cluster, source: From, logs: Mapping[str, Path]) -> None:
             raise InputError(
                 "--log", expected="the name of an engine: " + ", ".join(names[:8]), found=repr(name)
             )
+        check_log(logs[name], name)
 
 
 def _versions(collected: Collected | None) -> dict[str, str]:
@@ -224,7 +292,6 @@ def _versions(collected: Collected | None) -> dict[str, str]:
 
 def _watch(cluster: Cluster, source: From, limits: Limits, every: float) -> None:
     import datetime
-    import os
     import sys
     import time
 

@@ -41,6 +41,7 @@ def probe(
         bool,
         typer.Option("--staging", help="The strong proof: does an answer depend on what ran before it?"),
     ] = False,
+    plan_only: Annotated[bool, typer.Option("--plan", help="Print the plan and send nothing.")] = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="Consent to the plan; without this nothing is sent.")
     ] = False,
@@ -51,7 +52,10 @@ def probe(
             help="Consent to steps that may draw another request's text (it is dropped unseen).",
         ),
     ] = False,
-    plan_only: Annotated[bool, typer.Option("--plan", help="Print the plan and send nothing.")] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", metavar="FILE", help="Also write the result as JSON, for audit --with."),
+    ] = None,
     direct: Annotated[
         bool, typer.Option("--direct", help="Also straight to both halves of each pair, past the router.")
     ] = False,
@@ -59,11 +63,16 @@ def probe(
         list[str] | None, typer.Option("--router", metavar="NAME", help="Only through these routers.")
     ] = None,
     pairs: Annotated[
-        list[str] | None, typer.Option("--pair", metavar="P/D", help="Only these pairs, as p0/d0.")
+        list[str] | None,
+        typer.Option(
+            "--pair",
+            metavar="P/D",
+            help="Only these pairs, as p0/d0, directly; no router unless --router.",
+        ),
     ] = None,
     apis: Annotated[
         list[str] | None,
-        typer.Option("--api", metavar=_APIS, help="The paths to take; /generate unless given."),
+        typer.Option("--api", metavar=_APIS, help="Paths that --over-pool takes; /generate unless given."),
     ] = None,
     stream: Annotated[
         str, typer.Option("--stream", metavar="yes|no|both", help="Ask for streamed answers.")
@@ -72,9 +81,10 @@ def probe(
         int, typer.Option("--max-requests", help="Requests in all, a router's retries included.")
     ] = 100,
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Prompt tokens in all.")] = 16_000_000,
-    max_seconds: Annotated[float, typer.Option("--max-seconds", help="Seconds in all.")] = 600.0,
+    max_seconds: Annotated[float, typer.Option("--max-seconds", help="Seconds in all.")] = 1800.0,
     wait: Annotated[
-        float, typer.Option("--wait", help="Seconds to wait for one answer before the request is closed.")
+        float,
+        typer.Option("--wait", help="Seconds to wait for a refusal; admitted prompts get 120 at least."),
     ] = 20.0,
     output_format: Annotated[
         str, typer.Option("--format", "-f", metavar="table|json", help="How to print the result.")
@@ -87,12 +97,14 @@ def probe(
         int | None, typer.Option("--width", min=60, max=400, help="Columns of the table.")
     ] = None,
 ) -> None:
-    """Send requests that must be refused, and see what becomes of them; a plan unless told --yes.
+    """Send prompts that must be refused, and see what happens.
+
+    Without --yes only the plan is printed.
 
     Exit codes: 20 an exposure was observed, 12 a half was left waiting, held, or not told, 11 answers drifted
-    or prompts were cut, 3 nothing could be told, 0 otherwise, 130 interrupted, 2 no consent.
+    or prompts were cut, 3 something was not probed or told nothing, 0 otherwise, 130 interrupted,
+    2 no consent.
     """
-    import os
     import sys
 
     from pdguard.cli.run import note, read_cluster, write_result
@@ -105,8 +117,7 @@ def probe(
     if output_format not in ("table", "json"):
         raise InputError("no such format", expected="table or json", found=repr(output_format)[:40])
     output = None if output is not None and str(output) == "-" else output
-    if output is not None and not os.access(output.parent, os.W_OK):
-        raise InputError(f"{output} cannot be written", expected="a folder that may be written to")
+    _check_files(output, save)
     if output is None and sys.stdout is None:
         raise InputError("stdout is closed", expected="a place for the result", todo="Use --output FILE.")
     wanted = Wanted(
@@ -139,15 +150,35 @@ def probe(
     sys.stderr.write(plan_text(plan, described.cluster, options_for(sys.stderr, width=width)))
     sys.stderr.flush()
     result = _run(plan, described.cluster)
-    write_result(_result_text(result, output_format, options), output)
+    saved = save or (output if output_format == "json" else None)
+    try:
+        if save is not None:
+            write_result(_result_text(result, "json", options), save)
+    finally:
+        write_result(_result_text(result, output_format, options, str(cluster), saved), output)
     if output is not None:
         from pdguard.probe.outcome import said
 
         verdict = said(result)
         note(f"{verdict.word.label} {verdict.text}; written to {output}")
-        if output_format == "json":
-            note(f"next: pdguard audit {cluster} --with {output}")
+    if saved is not None:
+        note(f"next: pdguard audit {cluster} --with {saved}")
     raise typer.Exit(exit_code(result))
+
+
+def _check_files(output: Path | None, save: Path | None) -> None:
+    """Raise InputError for a file that cannot be written, before anything is sent."""
+    import os
+
+    from pdguard.errors import InputError
+
+    if save is not None and str(save) == "-":
+        raise InputError("--save wants a file", expected="a name, or --format json for stdout")
+    for file in (output, save):
+        if file is not None and (file.is_dir() or not os.access(file.parent, os.W_OK)):
+            raise InputError(f"{file} cannot be written", expected="a file where one may be written")
+    if output is not None and save is not None and output.resolve() == save.resolve():
+        raise InputError("--output and --save name the same file", expected="two files, or one option")
 
 
 def _apis(given: list[str] | None) -> tuple[Api, ...]:
@@ -210,11 +241,17 @@ def _plan_text(plan: Plan, cluster: str, output_format: str, options: RenderOpti
     return plan_text(plan, cluster, options)
 
 
-def _result_text(result: ProbeResult, output_format: str, options: RenderOptions) -> str:
+def _result_text(
+    result: ProbeResult,
+    output_format: str,
+    options: RenderOptions,
+    cluster: str = "",
+    saved: Path | None = None,
+) -> str:
     if output_format == "json":
         from pdguard.probe.document import as_json
 
         return as_json(result)
     from pdguard.probe.present import result_text
 
-    return result_text(result, options)
+    return result_text(result, options, cluster, "" if saved is None else str(saved))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from pdguard.outcomes.rules import Wanted
 
 
 class Form(enum.StrEnum):
@@ -44,6 +47,18 @@ def rules(
             help="Share of holds without proof to alert at.",
         ),
     ] = 0.05,
+    disable: Annotated[
+        list[str] | None,
+        typer.Option("--disable", metavar="ALERT", help="Leave this alert out of rules and tests."),
+    ] = None,
+    runbook_url: Annotated[
+        str,
+        typer.Option(
+            "--runbook-url",
+            metavar="BASE",
+            help="Where alerts point to, with #alert added; docs/metrics.md if not given.",
+        ),
+    ] = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to FILE (- is stdout).")
     ] = None,
@@ -57,14 +72,49 @@ def rules(
 
     chosen = _selector(selector or [])
     limits = Limits(t_hold=t_hold, timeout_ratio=timeout_ratio)
+    wanted = _wanted(disable or [], runbook_url)
     if output_format is Form.GRAFANA:
-        from pdguard.outcomes.dashboard import dashboard_text as text
+        from pdguard.outcomes.dashboard import dashboard_text
+
+        text = dashboard_text(limits, chosen)
     elif output_format is Form.TESTS:
-        from pdguard.outcomes.rule_tests import unit_tests_text as text
+        from pdguard.outcomes.rule_tests import unit_tests_text
+
+        text = unit_tests_text(limits, chosen, wanted)
     else:
-        from pdguard.outcomes.rules import rules_text as text
+        from pdguard.outcomes.rules import rules_text
+
+        text = rules_text(limits, chosen, wanted)
     output = None if output is not None and str(output) == "-" else output
-    write_result(text(limits, chosen), output)
+    write_result(text, output)
+
+
+def _wanted(disabled: list[str], runbook_url: str) -> Wanted:
+    import re
+
+    from pdguard.cluster.links import nearest
+    from pdguard.errors import InputError
+    from pdguard.outcomes.alerts import ALERTS
+    from pdguard.outcomes.rules import Wanted
+
+    names = [alert.name for alert in ALERTS]
+    for one in disabled:
+        if one not in names:
+            near = nearest(one, names) or nearest(f"Pdguard{one}", names)
+            raise InputError(
+                "--disable",
+                expected="the name of an alert: " + ", ".join(names),
+                found=repr(one)[:80],
+                todo=f"Did you mean {near}?" if near else "",
+            )
+    # Prometheus expands braces in an annotation, and the alert's name follows a # of ours.
+    if runbook_url and not re.fullmatch(r"https?://[^\s#{}\x00-\x1f\x7f]{1,1000}", runbook_url):
+        raise InputError(
+            "--runbook-url",
+            expected="the URL of a page, such as https://wiki/pdguard",
+            found=repr(runbook_url)[:80],
+        )
+    return Wanted(frozenset(disabled), runbook_url)
 
 
 def _selector(given: list[str]) -> dict[str, str]:

@@ -137,6 +137,9 @@ class Router(Model):
     built: f.Day | None = Field(
         default=None, description="Build date of the router, YYYY-MM-DD, where no version tells."
     )
+    tries: Annotated[int, Field(ge=1, le=100)] | None = Field(
+        default=None, description="How often it sends a request that fails, the first time included."
+    )
     auth: Auth | None = Field(default=None, description="Instead of the cluster's auth.")
     tls: Tls | None = Field(default=None, description="TLS settings for its URL.")
 

@@ -16,6 +16,7 @@ PAIR_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("retries", "int", "router", "how often a router in front tries a failed pair"),
     ("answer_refused", "bool", "both", "decode refuses prefill's bootstrap answer, which has fields it does not know"),
     ("cut_differs", "bool", "both", "one half truncates where the other rejects, or both cut to other lengths"),
+    ("unwritten_tokens", "int", "both", "tokens at the most that decode reads and a truncating prefill has not written"),
     ("hold_margin", "float", "both", "decode's T_hold less the bound of one transfer call of prefill, in seconds"),
     ("handshake", "text", "both", "how an abort in mid-transfer ends: drained, timeout, no hold, early ack, partial"),
     ("handshake_cleared", "text", "both", "the same where prefill's scheduler cleared the request first"),

@@ -176,6 +176,8 @@ def _assemble(cluster: Cluster, http: HttpResults, readings: _Readings, observed
                 subject.facts.miss(name, "neither cluster.yaml nor a node tells it")
         else:
             process.apply_router(subject.facts, reading.routers.get(router.name) if reading else None)
+        if router.tries is not None:
+            subject.facts.add("retries", router.tries, Grade.CLAIMED, "cluster", "tries")
         names = set(router.engines or ()) or {e.name for e in http.engines}
         behind = [e for e in http.engines if e.name in names]
         derive_router(subject.facts, frozenset(e.facts.text("version") for e in behind))

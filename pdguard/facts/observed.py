@@ -1,8 +1,9 @@
 """Facts that another run of pdguard observed (a probe, a window of metrics), merged into an audit.
 
-An observation is evidence only of what runs now: where an engine that it concerns was started since, it is
-left out, with a note. A pair that stands for many takes what was seen to fail on one of them, since they are
-alike; what was seen to go well on one is no proof for the others.
+An observation is evidence only of what runs now. Where an engine that it concerns was started since, or has
+another version, limit or pool than it had then, it is left out, with a note; where its start is not known,
+what went well is believed for a day only. A pair that stands for many takes what was seen to fail on one of
+them, since they are alike; what was seen to go well on one is no proof for the others.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pdguard.facts.history import RETIRED_AT_DOOR, RETIRED_LATE, WALKS_ON
 from pdguard.facts.interface import Evidence, Fact, FactSet, Grade, Missing, PairSubject, Subject, Value
 
 DAY = 86_400.0
@@ -46,7 +48,7 @@ OBSERVABLE: Mapping[str, Mapping[tuple[str, str], Words]] = {
         ("router", "canary_drift"): None,
         ("router", "pairs_refusals"): ("yes", "no"),
         ("router", "pairs_disconnects"): ("yes", "no", "not streamed", "not always"),
-        ("engine", "reject_fate"): ("walks on", "is retired late", "is retired at the door"),
+        ("engine", "reject_fate"): (WALKS_ON, RETIRED_LATE, RETIRED_AT_DOOR),
     },
     METRICS: {
         ("engine", "hold_window_seconds"): None,
@@ -70,8 +72,45 @@ _STICKY: Mapping[str, frozenset[Value]] = {
     "probe_over_pool": frozenset(OVER_POOL[:4]),
     "abort_told": frozenset({"decode only", "prefill only", "neither"}),
     "abort_outcome": frozenset({"timeout", "error", "no hold"}),
+    "reject_fate": frozenset({WALKS_ON, RETIRED_LATE}),
 }
 """Failing values: a later run that did not see it does not undo them while the same processes run."""
+
+_FAILING: Mapping[str, frozenset[Value]] = {
+    **_STICKY,
+    "pairs_refusals": frozenset({"no"}),
+    "pairs_disconnects": frozenset({"no", "not streamed", "not always"}),
+}
+"""All failing values. Whether a router is still the same is never known, so of it the newest counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMark:
+    """What an engine was when it was observed; None where that was not known. Limits and pools in tokens."""
+
+    name: str
+    version: str | None = None
+    context_length: int | None = None
+    admission_limit: int | None = None
+    pool: int | None = None
+
+    def changed(self, facts: FactSet) -> str:
+        """What is not as it was, in words, or empty. What is known on one side only has not changed."""
+        for fact in MARKED:
+            then, now = getattr(self, fact), facts.value(fact)
+            if then is not None and now is not None and then != now:
+                return f"{fact.replace('_', ' ')} {then} then, {now} now"
+        return ""
+
+
+MARKED = ("version", "context_length", "admission_limit", "pool")
+
+
+def mark_of(engine: Subject) -> EngineMark:
+    """The mark of an engine by its facts."""
+    f = engine.facts
+    limits = (f.integer(name) for name in MARKED[1:])
+    return EngineMark(engine.name, f.text("version"), *limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +118,8 @@ class Observation:
     """One observed fact, by its catalogue name, about the engine, pair, router or cluster `name`.
 
     `source` is `probe` or `metrics`, `ref` the place within it, `at` the UTC time, ISO 8601 with Z, at which
-    the observation began: what an engine did before it was last started says nothing of what runs now.
+    the observation began, `engines` what the engines of the run were then: what an engine did before it was
+    last started, or was another, says nothing of what runs now.
     """
 
     subject: str
@@ -89,6 +129,7 @@ class Observation:
     source: str
     ref: str
     at: str
+    engines: tuple[EngineMark, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def seconds(self) -> float:
@@ -98,7 +139,17 @@ class Observation:
     @property
     def fails(self) -> bool:
         """Whether it is a failure that others who are alike share."""
+        return self.value in _FAILING.get(self.fact, frozenset())
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is a failure that a later success does not undo."""
         return self.value in _STICKY.get(self.fact, frozenset())
+
+
+def as_mark(mark: EngineMark) -> dict[str, Any]:
+    """A mark as documents write it."""
+    return {"name": mark.name, **{fact: getattr(mark, fact) for fact in MARKED}}
 
 
 def as_entry(one: Observation) -> dict[str, Any]:
@@ -117,6 +168,8 @@ class Observed:
     observations: Sequence[Observation] = ()
     now: float = 0.0
     _stale: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict, init=False)
+    _other: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict, init=False)
+    _past: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict, init=False)
     _aged: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict, init=False)
     _index: dict[tuple[str, str], list[Observation]] = field(default_factory=dict, init=False)
 
@@ -168,13 +221,27 @@ class Observed:
             merged[one.source, one.at] = merged.get((one.source, one.at), 0) + 1
         told = []
         for (source, at), count in merged.items():
-            kept = count - sum(self._stale.get((source, at), {}).values())
+            left = (self._stale, self._other, self._past)
+            kept = count - sum(sum(one.get((source, at), {}).values()) for one in left)
             if kept > 0:
                 told.append(f"{source} of {at}: {kept:,} observation{'s' if kept > 1 else ''} merged")
         for (source, at), engines in self._stale.items():
             count = sum(engines.values())
             what = "1 observation is" if count == 1 else f"{count:,} observations are"
             told.append(f"{source} of {at}: {what} left out, for {_names(engines)} started later")
+        for (source, at), engines in self._other.items():
+            count = sum(engines.values())
+            what = "1 observation is" if count == 1 else f"{count:,} observations are"
+            told.append(
+                f"{source} of {at}: {what} left out, for what was observed runs no more: {_names(engines)}"
+            )
+        for (source, at), engines in self._past.items():
+            count = sum(engines.values())
+            what = "1 that went well is" if count == 1 else f"{count:,} that went well are"
+            told.append(
+                f"{source} of {at}: {what} left out as older than a day, for the start of {_names(engines)} "
+                "is not known"
+            )
         for (source, at), engines in self._aged.items():
             age = _age(self.now - _when(at))
             told.append(
@@ -207,8 +274,16 @@ class Observed:
             if later:
                 _count(self._stale, one, later)
                 continue
+            marks = {m.name: m for m in one.engines}
+            other = {n: marks[n].changed(facts) for n, facts in engines.items() if n in marks}
+            if any(other.values()):
+                _count(self._other, one, [f"{n} ({how})" for n, how in other.items() if how])
+                continue
             unknown = [n for n, s in starts.items() if s is None]
-            if unknown and self.now - began > DAY:
+            if unknown and self.now - began > DAY and not one.fails and one.fact != "probes":
+                _count(self._past, one, unknown)
+                continue
+            if unknown:
                 _count(self._aged, one, unknown)
             kept.append(one)
         return kept
@@ -233,7 +308,7 @@ def _put_all(facts: FactSet, found: Sequence[Observation], alike: int = 1) -> No
     for one in found:
         by_fact[one.fact].append(one)
     for name, some in by_fact.items():
-        best = max(some, key=lambda o: (o.fails, o.seconds))
+        best = max(some, key=lambda o: (o.stays, o.seconds))
         seen = sorted({o.name for o in some})
         if len(seen) < alike and not best.fails:
             told = ", ".join(seen[:MAX_NAMES])
@@ -263,4 +338,6 @@ def _names(engines: Iterable[str]) -> str:
 
 def _age(seconds: float) -> str:
     days = seconds / DAY
+    if days < 1:
+        return f"{max(0.0, seconds) / 3600:.1f} hours"
     return f"{days:.1f} days" if days < 10 else f"{days:,.0f} days"

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +19,7 @@ from pdguard.cluster.model import Cluster
 from pdguard.errors import InputError
 from pdguard.facts.catalogue import spec
 from pdguard.facts.interface import Value
-from pdguard.facts.observed import ARROW, METRICS, OBSERVABLE, PROBE, Observation
+from pdguard.facts.observed import ARROW, MARKED, METRICS, OBSERVABLE, PROBE, EngineMark, Observation
 
 PROBE_SCHEMA, METRICS_SCHEMA = "pdguard.probe/1", "pdguard.metrics/1"
 MAX_BYTES = 16 * 1024 * 1024
@@ -76,10 +77,33 @@ def parse_observations(data: bytes, name: str, cluster: Cluster, now: float) -> 
         "router": {r.name for r in cluster.routers},
         "cluster": {cluster.cluster},
     }
-    return [
+    found = [
         _observation(e, f"{name}: observation {number}", _SOURCES[schema], names, now)
         for number, e in enumerate(entries, 1)
     ]
+    marks = _marks(document.get("engines"), name) if schema == PROBE_SCHEMA else ()
+    return [replace(one, engines=marks) for one in found]
+
+
+def _marks(value: object, name: str) -> tuple[EngineMark, ...]:
+    """What the engines were that a probe met: without it nobody can tell whether they still run."""
+    if not isinstance(value, list) or len(value) > MAX_OBSERVATIONS:
+        raise InputError(f"{name}: engines", expected="a list of the engines probed", found=_kind(value))
+    found = []
+    for number, one in enumerate(value, 1):
+        where = f"{name}: engine {number}"
+        if not isinstance(one, dict) or set(one) != {"name", *MARKED}:
+            raise InputError(where, expected=f"an object with name, {', '.join(MARKED)}", found=_kind(one))
+        version = one["version"]
+        sizes = []
+        for fact in MARKED[1:]:
+            size = one[fact]
+            if size is not None and (type(size) is not int or not 0 <= size <= MAX_WHOLE):
+                raise InputError(f"{where}: {fact}", expected="a whole number or null", found=_show(size))
+            sizes.append(size)
+        text = None if version is None else _text(version, f"{where}: version")
+        found.append(EngineMark(_text(one["name"], f"{where}: name"), text, *sizes))
+    return tuple(found)
 
 
 def _read(file: Path) -> bytes:

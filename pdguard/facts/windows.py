@@ -48,7 +48,7 @@ def derive_windows(facts: FactSet, p: FactSet, d: FactSet) -> None:
         half = lacking or p
         known = all(half.get(n) is not None for n in NEEDS)
         why = missing_because("engine", half, (*NEEDS, "dp_size"))
-        for name in (*WINDOWS, "never_admitted_lengths", "safe_context", "cut_differs"):
+        for name in (*WINDOWS, "never_admitted_lengths", "safe_context", "cut_differs", "unwritten_tokens"):
             facts.miss(name, RANKS_UNKNOWN if known else why.reason, "" if known else why.how)
         return
     inputs = [half.get(n) for n in NEEDS for half in (p, d)]
@@ -59,6 +59,9 @@ def derive_windows(facts: FactSet, p: FactSet, d: FactSet) -> None:
     _window(facts, "mirror", two[0], 0 if cuts[1] else end if cuts[0] else one[1], inputs)
     derive(facts, "longest_prompt", min(one[1], two[1]) - 1, inputs)
     derive(facts, "cut_differs", cuts[0] != cuts[1] or (cuts[0] and {*one} | {*two} != {one[0]}), inputs)
+    # A prefill that truncates writes no more than its limit, whatever decode has taken in and will read.
+    read = two[1] if cuts[1] else two[1] - 1
+    derive(facts, "unwritten_tokens", max(0, read - one[0]) if cuts[0] else 0, inputs)
     _exposed(facts, p, inputs)
     _never_admitted(facts, d, min(one[1], two[1]))
     _safe_context(facts, p, d, (one[0], two[0]))

@@ -118,12 +118,12 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "PdguardPoolBelowContext",
-        "critical",
+        "warning",
         "5m",
         "{{ $labels.instance }}: the context exceeds the pool by {{ $shown }} tokens",
-        "A prompt inside the context is rejected by the pool: the first fault, on engines that do not"
-        " hold the"
-        " admission fixes, and a long wait of the other half on all others.",
+        "A prompt inside the context can be rejected by the pool. This is a configuration, also of engines"
+        " that hold the admission fixes; whether it exposes anything, `pdguard audit` and `pdguard probe`"
+        " tell.",
         'printf "%.0f"',
         ("pool_shortfall",),
         "@pool_shortfall@ > 0",

@@ -29,7 +29,7 @@ def dashboard(limits: Limits, selector: Mapping[str, str]) -> dict[str, Any]:
     """One row for each group of figures, one panel for each figure."""
     return {
         "uid": UID,
-        "title": "pdguard: release outcomes",
+        "title": "pdguard: how holds of decode KV end (SGLang PD)",
         "tags": ["pdguard", "sglang"],
         "schemaVersion": 39,
         "version": 1,

@@ -11,6 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 
 from pdguard.cluster.model import Cluster, Engine
 from pdguard.facts import metrics
@@ -21,6 +22,9 @@ from pdguard.outcomes.interface import Gap
 
 BETWEEN = 10
 """Into how many parts a window is cut; none is shorter than a second."""
+
+TOLD_EVERY = 10.0
+"""Seconds from one word about a window that is being watched to the next."""
 
 _CLOSE_SECONDS = 2.0
 
@@ -45,9 +49,12 @@ async def read_direct(
         progress(_intention(cluster.engines, window))
     few = asyncio.Semaphore(policy.concurrency)
     watches = [_Watch(fetcher, e, tls.get(e.name, PLAIN), few) for e in cluster.engines]
+    told = asyncio.create_task(_tell(progress, window)) if progress is not None and window > 0 else None
     try:
         await asyncio.gather(*(watch.run(window, parts) for watch in watches))
     finally:
+        if told is not None:
+            told.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await fetcher.close()
@@ -55,8 +62,17 @@ async def read_direct(
 
 
 def _intention(engines: Sequence[Engine], window: float) -> str:
-    length = f"for {window:g} s" if window > 0 else "once"
+    ends = datetime.now() + timedelta(seconds=window)
+    length = f"for {window:g} s, until {ends:%H:%M:%S}" if window > 0 else "once"
     return f"reading /metrics of {len(engines):,} engine{'s' * (len(engines) != 1)} {length}"
+
+
+async def _tell(progress: Callable[[str], None], window: float) -> None:
+    """Say every TOLD_EVERY seconds how much of the window is over."""
+    over = 0.0
+    while (over := over + TOLD_EVERY) < window:
+        await asyncio.sleep(TOLD_EVERY)
+        progress(f"{over:g} of {window:g} s")
 
 
 class _Watch:

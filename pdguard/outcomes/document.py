@@ -12,6 +12,7 @@ from pdguard import __version__
 from pdguard.facts.observed import as_entry
 from pdguard.outcomes.histogram import Between, last_bound, mean, quantile
 from pdguard.outcomes.interface import OUTCOMES, QUEUES, EngineOutcomes, Gap, HoldTimes, Outcomes, Read
+from pdguard.outcomes.judge import Fault
 from pdguard.outcomes.margin import Margin
 from pdguard.outcomes.observations import observations
 from pdguard.outcomes.sizing import Advice, Capacity, DecodeSizing, WhatIf
@@ -40,7 +41,7 @@ def metrics_schema() -> dict[str, Any]:
     return schema
 
 
-def as_json(outcomes: Outcomes, sizing: Sequence[DecodeSizing], faults: Sequence[str]) -> str:
+def as_json(outcomes: Outcomes, sizing: Sequence[DecodeSizing], faults: Sequence[Fault]) -> str:
     """The document, indented by one, with a newline at its end. The same reading gives the same bytes."""
     content = {
         "schema": SCHEMA,
@@ -51,7 +52,7 @@ def as_json(outcomes: Outcomes, sizing: Sequence[DecodeSizing], faults: Sequence
         "seconds": number(outcomes.seconds),
         "engines": [_engine(e) for e in outcomes.engines],
         "sizing": [_sizing(s) for s in sizing],
-        "faults": list(faults),
+        "faults": [str(fault) for fault in faults],
         "notes": list(outcomes.notes),
         "observations": [as_entry(o) for o in observations(outcomes)],
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pdguard.facts.metrics import counts_releases
 from pdguard.facts.versions import parse_version
 from pdguard.outcomes import series as s
+from pdguard.outcomes.histogram import contradicts
 from pdguard.outcomes.interface import (
     OUTCOMES,
     EngineOutcomes,
@@ -23,6 +24,7 @@ Ref = Callable[[str, dict[str, str]], str]
 """Says where a figure comes from: by the name of a series and labels."""
 
 NO_HOLDS = Gap("only a decode holds")
+NOT_YET = "no series yet: it appears with the first request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class _Figures:
         times = self._histogram(s.HOLD_SECONDS, 1.0)
         if times is None:
             times = HoldTimes((), 0.0, 0.0, self._source, self._ref(s.HOLD_SECONDS, {}))
-        return holds, times, self._gauge(s.HELD_NOW, "it appears with the first request")
+        return holds, times, self._gauge(s.HELD_NOW, NOT_YET)
 
     def _counter(self, name: str, **labels: str) -> Read:
         if name in self._broken:
@@ -152,12 +154,15 @@ class _Figures:
             if any(map(self._counting.has, parts)):
                 return Gap(f"the buckets of {name} differ between ranks")
             return None
-        return HoldTimes(found.buckets, found.count, found.total, self._source, self._ref(name, {}))
+        times = HoldTimes(found.buckets, found.count, found.total, self._source, self._ref(name, {}))
+        if contradicts(times):
+            return Gap("its sum and buckets contradict each other", "read once more; no engine counts so")
+        return times
 
     def _queue(self, queue: str) -> Read:
         names = s.QUEUE_NAMES[queue]
         found = next((name for name in names if self._counting.has(name)), names[0])
-        return self._gauge(found, "it appears with the first request")
+        return self._gauge(found, NOT_YET)
 
     def _gauge(self, name: str, absent: str, *, add: bool = True) -> Read:
         value = self._counting.gauge(name, add=add)
@@ -165,7 +170,7 @@ class _Figures:
             return Figure(value, self._source, self._ref(name, {}))
         if name in self._broken:
             return Gap(f"a sample of {name} could not be read")
-        return Gap(f"it has no {name}, {absent}")
+        return Gap(absent if absent == NOT_YET else f"it has no {name}, {absent}")
 
 
 def _no_t_hold(engine: Engine) -> Gap:

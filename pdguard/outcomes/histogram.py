@@ -72,5 +72,18 @@ def mean(times: HoldTimes) -> float | None:
     return times.total_seconds / times.count if times.count > 0 else None
 
 
+def contradicts(times: HoldTimes) -> bool:
+    """Whether no set of times gives both these buckets and this sum."""
+    least = most = below = floor = 0.0
+    for bound, count in times.buckets:
+        least += (count - below) * floor
+        most += (count - below) * bound if count > below else 0.0
+        below, floor = count, bound if math.isfinite(bound) else floor
+    if times.count > below:
+        least, most = least + (times.count - below) * floor, math.inf
+    allowed = 1e-6 * (1 + abs(times.total_seconds))
+    return not least - allowed <= times.total_seconds <= most + allowed
+
+
 def _total(times: HoldTimes) -> float:
     return max(times.count, max((count for _, count in times.buckets), default=0.0))

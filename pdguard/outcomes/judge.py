@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pdguard.facts.interface import Scalar
 from pdguard.outcomes.interface import OUTCOMES, EngineOutcomes, Figure, Outcomes
@@ -25,22 +27,42 @@ def timeout_ratio(engine: EngineOutcomes) -> tuple[float | None, float]:
     return (known[1] + known[2]) / total, total
 
 
+class Kind(enum.Enum):
+    """What a fault is about."""
+
+    UNPROVEN = "too many holds ended without proof"
+    T_HOLD = "T_hold is off or too short"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of one decode. As text it begins with the engine's name."""
+
+    engine: str
+    kind: Kind
+    text: str
+
+    def __str__(self) -> str:
+        """One sentence."""
+        return f"{self.engine}: {self.text}"
+
+
 def faults(
     outcomes: Outcomes, sizing: Sequence[DecodeSizing], policy: Mapping[str, Scalar]
-) -> tuple[str, ...]:
-    """One sentence a fault: too many holds without proof (as PDG610), or a T_hold that is too short."""
+) -> tuple[Fault, ...]:
+    """Too many holds without proof (as PDG610), and every T_hold that settings show to be too short."""
     found = []
     for engine in outcomes.decodes:
         ratio, total = timeout_ratio(engine)
         limit = float(policy["timeout_ratio"])
         if ratio is not None and total >= float(policy["min_holds"]) and ratio > limit:
-            found.append(
-                f"{engine.name}: {ratio:.1%} of {total:,.0f} holds ended without proof, above {limit:.1%}"
-            )
-    found += [f"{one.name}: {one.margin.why}" for one in sizing if one.margin.verdict is Verdict.FAILS]
+            text = f"{ratio:.1%} of {total:,.0f} holds ended without proof, above {limit:.1%}"
+            found.append(Fault(engine.name, Kind.UNPROVEN, text))
+    short = (one for one in sizing if one.margin.verdict is Verdict.FAILS)
+    found += [Fault(one.name, Kind.T_HOLD, one.margin.why) for one in short]
     return tuple(found)
 
 
-def exit_code(found: Sequence[str]) -> int:
+def exit_code(found: Sequence[Fault]) -> int:
     """12, as for findings of severity high, where there is a fault."""
     return EXIT_HIGH if found else EXIT_CLEAN

@@ -72,13 +72,33 @@ def read_log(path: Path, window: float, name: str) -> LogCount:
             if cut:
                 raw.readline(_LINE)
             return _count(_lines(raw, 2 * MAX_PLAIN), window, cut=cut)  # it may grow meanwhile
-    except OSError as error:
-        problem = (error.strerror or "not a whole gzip file").lower()
-    except (EOFError, zlib.error):
-        problem = "not a whole gzip file"
+    except (OSError, EOFError, zlib.error) as error:
+        problem = _reason(error)
     except ValueError:
         problem = f"more than {MAX_UNPACKED // MIB:,} MiB once unpacked"
-    raise InputError(f"the log of {name} cannot be read", expected="a log file, plain or .gz", found=problem)
+    raise _unreadable(name, problem)
+
+
+def check_log(path: Path, name: str) -> None:
+    """Raise the InputError of `read_log` for a file that cannot be opened; nothing is counted."""
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            if packed:
+                with gzip.open(raw) as unpacked:
+                    unpacked.read(1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(name, _reason(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    told = error.strerror if isinstance(error, OSError) else None
+    return (told or "not a whole gzip file").lower()
+
+
+def _unreadable(name: str, found: str) -> InputError:
+    return InputError(f"the log of {name} cannot be read", expected="a log file, plain or .gz", found=found)
 
 
 def _lines(stream: BinaryIO, limit: int) -> Iterator[bytes]:

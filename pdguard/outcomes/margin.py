@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pdguard.facts.deriving import missing_because
 from pdguard.facts.interface import FactSet, Subject
 from pdguard.harden.settings.values import CALL_MARGIN, Audience
+from pdguard.outcomes.definitions import DEFAULT_T_HOLD
 from pdguard.outcomes.histogram import Between
-from pdguard.outcomes.terms import NEEDS, Known, Term, configured, unknown, weakest
+from pdguard.outcomes.interface import Figure, Read
+from pdguard.outcomes.terms import NEEDS, Known, Term, configured, measured, unknown, weakest
 
 MOONCAKE = ("mooncake", "ascend")
 """Backends whose calls MC_TRANSFER_TIMEOUT bounds."""
@@ -25,7 +27,7 @@ class Verdict(enum.Enum):
 
     HOLDS = "holds"
     FAILS = "fails"
-    SHORT = "not shown"
+    SHORT = "not proven"
     UNKNOWN = "unknown"
 
 
@@ -33,8 +35,8 @@ class Verdict(enum.Enum):
 class Margin:
     """`margin` is T_hold less the other terms, in seconds.
 
-    FAILS is said only where settings alone show it, as check PDG407 does. SHORT is a margin that is negative
-    because of what is assumed.
+    FAILS is said only where settings alone show it, as check PDG407 does. SHORT is a margin that is not
+    positive because of what is assumed. UNKNOWN also stands where T_hold itself is the assumed default.
     """
 
     t_hold: Term
@@ -58,6 +60,19 @@ def t_hold_of(facts: FactSet) -> Term:
     if kind == "nan":
         return unknown(name, unit, "it is set to nan", "set a plain number of seconds")
     return configured(name, unit, facts, "t_hold")
+
+
+def in_force(facts: FactSet, logged: Read) -> Term:
+    """The T_hold that all sizing of a decode rests on: from its settings, else its log, else the default.
+
+    The default is assumed, so nothing is said to suffice by it. Unknown where it is set to no number.
+    """
+    told = t_hold_of(facts)
+    if told.value is not None or facts.text("t_hold_kind") == "nan":
+        return told
+    if isinstance(logged, Figure):
+        return measured("T_hold", "s", logged)
+    return Term("T_hold", "s", DEFAULT_T_HOLD, Known.ASSUMED, f"the default; {told.where}", told.how)
 
 
 def margin_of(
@@ -156,9 +171,9 @@ def _judge(scope: str | None, t_hold: Term, terms: tuple[Term, ...], margin: Ter
     if endless is not None:
         return Verdict.FAILS, f"{endless.name}: {endless.where}"
     call = terms[-1]
-    settings = t_hold.known is Known.CONFIGURED and call.known is Known.CONFIGURED
     if t_hold.value == 0.0:
         return Verdict.FAILS, f"nothing is held: {t_hold.where}"
+    settings = t_hold.known in (Known.CONFIGURED, Known.MEASURED) and call.known is Known.CONFIGURED
     if settings and t_hold.value is not None and call.value is not None:
         rest = t_hold.value - call.value
         if rest < 0 or (rest == 0 and scope == "decode aborts"):
@@ -166,6 +181,9 @@ def _judge(scope: str | None, t_hold: Term, terms: tuple[Term, ...], margin: Ter
             return Verdict.FAILS, why
     if margin.value is None:
         return Verdict.UNKNOWN, margin.where
+    if t_hold.known is Known.ASSUMED:
+        return Verdict.UNKNOWN, f"T_hold was not read: {t_hold.where}"
     if margin.value > 0:
         return Verdict.HOLDS, ""
-    return Verdict.SHORT, "T_hold outlasts one call, but not with what is assumed beside it"
+    assumed = [f"{t.name} {t.value:g} s" for t in terms if t.known is Known.ASSUMED]
+    return Verdict.SHORT, f"assumed are {', '.join(assumed)}"

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from pdguard.outcomes.definitions import Limits
 from pdguard.outcomes.interface import OUTCOMES, EngineOutcomes, Figure, Outcomes, Read
+from pdguard.outcomes.said import Word
 
 KEPT = 60
 """Readings that are kept, and points of a sparkline."""
@@ -41,6 +42,7 @@ class Line:
     ratio: float | None
     holds: float
     alerts: frozenset[str]
+    word: Word = Word.UNKNOWN
 
 
 @dataclass(slots=True)
@@ -91,6 +93,7 @@ class Meter:
         kept = self._engines[name]
         drained, timeout, error = (kept.total(f"holds {o}") for o in OUTCOMES)
         total = drained + timeout + error
+        alerts = frozenset(self._alerts(kept, total, timeout + error, error))
         return Line(
             name,
             kept.role,
@@ -99,8 +102,20 @@ class Meter:
             kept.rates("aborts"),
             (timeout + error) / total if total > 0 else None,
             total,
-            frozenset(self._alerts(kept, total, timeout + error, error)),
+            alerts,
+            self._word(kept, total, alerts),
         )
+
+    def _word(self, kept: _Engine, total: float, alerts: frozenset[str]) -> Word:
+        """The verdict on the readings kept: by holds on a decode, by requests elsewhere."""
+        if alerts:
+            return Word.AT_RISK
+        decode = kept.role == "decode"
+        names = [f"holds {o}" for o in OUTCOMES] if decode else ["requests"]
+        if any(v is None for name in names for v in kept.grown(name)[-1:] or [None]):
+            return Word.UNKNOWN
+        judged = total >= self._limits.min_holds if decode else kept.total("requests") > 0
+        return Word.CLEAN if judged else Word.QUIET
 
     def _alerts(self, kept: _Engine, total: float, unproven: float, errors: float) -> Iterator[str]:
         limits = self._limits

@@ -1,53 +1,50 @@
-"""Release outcomes and sizing for people: engines, totals, what is unknown, sizing, margin. Imports rich."""
+"""A reading for people: the verdict, what each engine told, what is unknown, sizing. Imports rich."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pdguard.facts.interface import Scalar
 from pdguard.outcomes import words
 from pdguard.outcomes.histogram import last_bound, mean, quantile
 from pdguard.outcomes.interface import OUTCOMES, EngineOutcomes, Figure, Gap, HoldTimes, Outcomes, Read
-from pdguard.outcomes.judge import timeout_ratio
-from pdguard.outcomes.margin import Margin, Verdict
-from pdguard.outcomes.sizing import Capacity, DecodeSizing, WhatIf
-from pdguard.outcomes.terms import Known, Term
+from pdguard.outcomes.judge import Fault, faults, timeout_ratio
+from pdguard.outcomes.present_sizing import sizing_blocks
+from pdguard.outcomes.said import Word, anyone, said, some
+from pdguard.outcomes.sizing import DecodeSizing
 from pdguard.report._paper import Paper
 
-_LABEL = 24
+_LABEL = 15
 _QUEUES_OF = {
     "prefill": ("prefill_bootstrap", "prefill_inflight"),
     "decode": ("decode_prealloc", "decode_transfer"),
 }
-_STYLES = {
-    Verdict.HOLDS: "ok",
-    Verdict.FAILS: "high",
-    Verdict.SHORT: "medium",
-    Verdict.UNKNOWN: "unknown",
-}
-
-_Gaps = dict[tuple[str, str], list[str]]
+_STYLES = {Word.AT_RISK: "high", Word.UNKNOWN: "unknown", Word.QUIET: "medium", Word.CLEAN: "ok"}
+_COUNTS = ("requests", "aborts", "failed_transfers", "failed_bootstraps")
 
 
 def as_text(
     outcomes: Outcomes,
     sizing: Sequence[DecodeSizing],
-    faults: Sequence[str],
+    policy: Mapping[str, Scalar],
     *,
+    detail: bool = False,
     width: int = 100,
     color: bool = False,
     unicode: bool = True,
 ) -> str:
-    """The whole page; no line is wider than `width`."""
+    """The whole page; no line is wider than `width`. With `detail`, sizing comes term by term."""
     paper = Paper(width, color, unicode)
-    _head(paper, outcomes, faults)
-    gaps: _Gaps = {}
+    found = faults(outcomes, sizing, policy)
+    verdict = said(outcomes, sizing, found, policy)
+    word = verdict.word.value
+    paper.text(verdict.text, lead=((word, _STYLES[verdict.word]), ("  ", "")), indent=len(word) + 2)
+    paper.text(verdict.step, lead=(("next: ", "bold"),), indent=6)
+    paper.text(_window(outcomes), lead=(("window: ", ""),), indent=8, style="dim")
+    _faults(paper, found)
     for role in ("decode", "prefill"):
-        for engine in (e for e in outcomes.engines if e.role == role):
-            _engine(paper, engine, gaps)
-    _totals(paper, outcomes)
-    _unknown(paper, gaps)
-    for one in sizing:
-        _sizing(paper, one)
+        _role(paper, role, [e for e in outcomes.engines if e.role == role])
+    sizing_blocks(paper, sizing, detail=detail)
     if outcomes.notes:
         paper.blank()
         paper.line(("NOTES", "bold"))
@@ -56,67 +53,96 @@ def as_text(
     return paper.result()
 
 
-def _head(paper: Paper, outcomes: Outcomes, faults: Sequence[str]) -> None:
-    began, ended = outcomes.began_at, outcomes.ended_at
-    span = f"{outcomes.seconds:,.0f} s, {began} to {ended}" if outcomes.seconds > 0 else f"at {ended}"
-    paper.text(f"{outcomes.cluster}: release outcomes over {span}", lead=(("METRICS  ", "bold"),), indent=9)
-    for fault in faults:
-        paper.text(fault, lead=(("FAULT    ", "high"),), indent=9)
+def _window(outcomes: Outcomes) -> str:
+    if outcomes.seconds <= 0:
+        return f"since each engine started, read at {outcomes.ended_at}"
+    return f"{outcomes.seconds:,.0f} s, {outcomes.began_at} to {outcomes.ended_at}"
 
 
-def _row(paper: Paper, label: str, text: str, style: str = "") -> None:
-    paper.text(text, lead=((f"  {label:<{_LABEL}}", ""),), indent=_LABEL + 2, style=style)
-
-
-def _engine(paper: Paper, engine: EngineOutcomes, gaps: _Gaps) -> None:
+def _faults(paper: Paper, found: Sequence[Fault]) -> None:
+    if not found:
+        return
+    alike: dict[str, list[str]] = {}
+    for fault in found:
+        alike.setdefault(fault.text, []).append(paper.fit(fault.engine, 40))
     paper.blank()
-    said = f"{engine.role}  {engine.version or 'version unknown'}"
-    if engine.resets:
-        said += f"  its counters began again {engine.resets} times"
-    paper.text(said, lead=((f"{paper.fit(engine.name, 40)}  ", "bold"),), indent=4)
-    if engine.role == "decode":
-        _row(paper, "holds", _holds(engine, gaps))
-        _row(paper, "hold time", _times(engine, "hold time", engine.hold_times, gaps))
-        _row(paper, "held now", _one(engine, "held now", engine.held_now, gaps))
-    elif engine.role == "prefill":
-        _row(paper, "transfer time", _times(engine, "transfer time", engine.transfer_seconds, gaps))
-    _row(paper, "aborts", _per_second(engine, "aborts", engine.aborts, gaps))
-    _row(paper, "requests", _per_second(engine, "requests", engine.requests, gaps))
-    _row(paper, "failed transfers", _one(engine, "failed transfers", engine.failed_transfers, gaps))
-    _row(paper, "failed bootstraps", _one(engine, "failed bootstraps", engine.failed_bootstraps, gaps))
-    queues = [n for n in _QUEUES_OF.get(engine.role, tuple(engine.queues)) if n in engine.queues]
+    paper.line(("FAULTS", "bold"))
+    for text, names in alike.items():
+        paper.text(f"{some(names)}: {text}", lead=(("  ! ", "high"),), indent=4)
+
+
+def _role(paper: Paper, role: str, engines: Sequence[EngineOutcomes]) -> None:
+    """The engines of one role, those that are alike together, then what could not be had of them."""
+    if not engines:
+        return
+    paper.blank()
+    paper.line((role.upper(), "bold"))
+    alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
+    for engine in engines:
+        told = engine.version or "version unknown"
+        if engine.resets:
+            told += f", its counters began again {engine.resets} time{'s' * (engine.resets != 1)}"
+        alike.setdefault((told, tuple(_rows(paper, engine))), []).append(paper.fit(engine.name, 40))
+    for (told, rows), names in alike.items():
+        paper.text(told, lead=((f"  {some(names)}  ", "bold"),), indent=4)
+        for label, text in rows:
+            paper.text(text, lead=((f"    {label:<{_LABEL}}", ""),), indent=_LABEL + 4)
+    if len(engines) > 1 and role == "decode":
+        _totals(paper, engines)
+    _unknown(paper, engines)
+
+
+def _rows(paper: Paper, engine: EngineOutcomes) -> Iterator[tuple[str, str]]:
+    """What is known of one engine; what is not is told once for all."""
+    holds = _holds(engine)
+    if holds:
+        yield "holds", holds
+    for label, times in _histograms(engine):
+        if isinstance(times, HoldTimes):
+            yield label, _times(times)
+    counts = [(n.replace("_", " "), getattr(engine, n)) for n in _COUNTS]
+    known = [_per_second(engine, name, read) for name, read in counts if isinstance(read, Figure)]
+    if known:
+        yield "requests", paper.dot.join(known)
+    queues = [(n, r) for n in _queues(engine) if isinstance(r := engine.queues[n], Figure)]
     if queues:
-        parts = [f"{n} {_one(engine, f'queue {n}', engine.queues[n], gaps)}" for n in queues]
-        _row(paper, "queues", paper.dot.join(parts))
+        parts = (f"{_plain(engine, n)} {words.count(r.value)}" for n, r in queues)
+        yield "queues", paper.dot.join(parts)
 
 
-def _one(engine: EngineOutcomes, name: str, read: Read, gaps: _Gaps) -> str:
-    if isinstance(read, Gap):
-        gaps.setdefault((read.why, read.how), []).append(f"{engine.name} {name}")
-    return words.read(read)
+def _histograms(engine: EngineOutcomes) -> list[tuple[str, HoldTimes | Gap]]:
+    if engine.role == "decode":
+        return [("hold time", engine.hold_times)]
+    return [("transfer time", engine.transfer_seconds)]
 
 
-def _per_second(engine: EngineOutcomes, name: str, read: Read, gaps: _Gaps) -> str:
-    text = _one(engine, name, read, gaps)
-    if isinstance(read, Gap) or engine.seconds <= 0:
-        return text
-    return f"{text} ({read.value / engine.seconds:.3g}/s)"
+def _queues(engine: EngineOutcomes) -> list[str]:
+    return [n for n in _QUEUES_OF.get(engine.role, tuple(engine.queues)) if n in engine.queues]
 
 
-def _holds(engine: EngineOutcomes, gaps: _Gaps) -> str:
-    reads = {name: engine.holds.get(name, Gap("no holds were read")) for name in OUTCOMES}
-    parts = [f"{name} {_one(engine, f'holds {name}', read, gaps)}" for name, read in reads.items()]
+def _plain(engine: EngineOutcomes, queue: str) -> str:
+    return queue.removeprefix(f"{engine.role}_")
+
+
+def _per_second(engine: EngineOutcomes, name: str, read: Figure) -> str:
+    rate = f" ({read.value / engine.seconds:.3g}/s)" if engine.seconds > 0 and read.value else ""
+    return f"{name} {words.count(read.value)}{rate}"
+
+
+def _holds(engine: EngineOutcomes) -> str:
+    known = [(n, r) for n in OUTCOMES if isinstance(r := engine.holds.get(n), Figure)]
+    parts = [f"{name} {words.count(read.value)}" for name, read in known]
     ratio, total = timeout_ratio(engine)
     if ratio is not None:
         parts.append(f"{ratio:.1%} of {words.count(total)} without proof")
-    elif not any(isinstance(r, Gap) for r in reads.values()):
-        parts.append("no hold ended, so there is no ratio")
+    elif len(known) == len(OUTCOMES):
+        parts = ["none ended"]
+    if engine.role == "decode" and isinstance(engine.held_now, Figure):
+        parts.append(f"held now {words.count(engine.held_now.value)}")
     return ", ".join(parts)
 
 
-def _times(engine: EngineOutcomes, name: str, times: HoldTimes | Gap, gaps: _Gaps) -> str:
-    if isinstance(times, Gap):
-        return _one(engine, name, times, gaps)
+def _times(times: HoldTimes) -> str:
     average = mean(times)
     if average is None:
         return "none within the window"
@@ -125,103 +151,46 @@ def _times(engine: EngineOutcomes, name: str, times: HoldTimes | Gap, gaps: _Gap
     return f"mean {words.seconds(average)}, {', '.join(tail)} (buckets end at {last:g} s)"
 
 
-def _totals(paper: Paper, outcomes: Outcomes) -> None:
-    decodes = outcomes.decodes
-    rows: dict[str, list[Read]] = {
-        f"holds {name}": [e.holds.get(name, Gap("")) for e in decodes] for name in OUTCOMES
-    }
-    rows["held now"] = [e.held_now for e in decodes]
-    rows["aborts on decode"] = [e.aborts for e in decodes]
-    for name in ("failed_transfers", "failed_bootstraps"):
-        rows[f"{name.replace('_', ' ')} on decode"] = [getattr(e, name) for e in decodes]
-    paper.blank()
-    paper.line(("CLUSTER", "bold"))
-    for label, reads in rows.items():
-        known = [r.value for r in reads if isinstance(r, Figure)]
-        text = words.count(sum(known)) if known else "unknown"
-        if known and len(known) < len(reads):
-            text += f" on {len(known)} of {len(reads)} decodes; unknown on the others"
-        paper.text(text, lead=((f"  {label:<{_LABEL + 5}}", ""),), indent=_LABEL + 7)
+def _totals(paper: Paper, decodes: Sequence[EngineOutcomes]) -> None:
+    """The holds of all decodes, as far as they are known."""
+    parts = []
+    for name in OUTCOMES:
+        reads = [r.value for e in decodes if isinstance(r := e.holds.get(name), Figure)]
+        if reads:
+            some_of = f" on {len(reads)} of {len(decodes)}" if len(reads) < len(decodes) else ""
+            parts.append(f"{name} {words.count(sum(reads))}{some_of}")
+    if parts:
+        paper.text("holds " + ", ".join(parts), lead=(("  all decodes  ", "bold"),), indent=4)
 
 
-def _unknown(paper: Paper, gaps: Mapping[tuple[str, str], Sequence[str]]) -> None:
-    if not gaps:
-        return
-    paper.blank()
-    paper.text("what could not be had, why, and how to get it", lead=(("UNKNOWN  ", "bold"),), indent=9)
-    for (why, how), names in gaps.items():
-        shown = ", ".join(names[:6]) + (f", +{len(names) - 6} more" if len(names) > 6 else "")
-        paper.text(shown, lead=(("  ? ", "unknown"),), indent=4)
-        paper.text(why, lead=(("    why: ", ""),), indent=9)
-        if how:
-            paper.text(how, lead=(("    how: ", ""),), indent=9)
+def _unknown(paper: Paper, engines: Sequence[EngineOutcomes]) -> None:
+    """One line for each reason: who lacks what, why, and how to get it."""
+    reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for engine in engines:
+        for name, read in _reads(engine):
+            if isinstance(read, Gap):
+                key = (read.why, anyone(read.how, engine.name))
+                reasons.setdefault(key, {}).setdefault(engine.name, []).append(name)
+    for (why, how), lacking in reasons.items():
+        same: dict[tuple[str, ...], list[str]] = {}
+        for name, figures in lacking.items():
+            same.setdefault(tuple(figures), []).append(paper.fit(name, 40))
+        who = "; ".join(f"{', '.join(figures)} of {some(names)}" for figures, names in same.items())
+        todo = f" (how: {how})" if how else ""
+        paper.text(f"unknown: {who}: {why}{todo}", lead=(("  ? ", "unknown"),), indent=4)
 
 
-def _sizing(paper: Paper, one: DecodeSizing) -> None:
-    paper.blank()
-    served = f"served by {', '.join(one.prefills[:4])}{' …' if len(one.prefills) > 4 else ''}"
-    said = f"{paper.fit(one.name, 40)}, {served}" if one.prefills else paper.fit(one.name, 40)
-    paper.text(said, lead=(("SIZING  ", "bold"),), indent=8)
-    _row(paper, "worst case", _capacity(one.worst))
-    _row(paper, "as measured", _capacity(one.usual))
-    for label, term in _inputs(one):
-        _row(paper, f"  {label}", f"{words.term(term)}  {words.known(term)}", "dim")
-    advice = one.advice
-    value = "none can be advised" if advice.value is None else f"{advice.value:g} s"
-    good = {True: "; what is set will do", False: "; what is set will not do", None: ""}[advice.good]
-    _row(paper, "T_hold to set", value + good, "bold")
-    for reason in advice.reasons:
-        _row(paper, "", reason)
-    _margin(paper, one.margin)
-    for what_if in one.what_ifs:
-        _what_if(paper, what_if)
-
-
-def _capacity(one: Capacity) -> str:
-    if one.tokens.value is None:
-        return f"unknown ({one.tokens.where})"
-    kept = f"{words.term(one.tokens)} in {words.term(one.pages)}"
-    if one.share.value is None:
-        return f"{kept}; share of the pool unknown ({one.share.where})"
-    return f"{kept}, {words.term(one.share)} of the pool"
-
-
-def _inputs(one: DecodeSizing) -> Iterator[tuple[str, Term]]:
-    """Every input once; the worst case and the measured one share most of them."""
-    seen = set()
-    for capacity in (one.worst, one.usual):
-        for term in (
-            capacity.rate,
-            capacity.seconds,
-            capacity.request_pages,
-            capacity.page_size,
-            capacity.pool,
-        ):
-            if term.name not in seen:
-                seen.add(term.name)
-                yield term.name, term
-
-
-def _margin(paper: Paper, one: Margin) -> None:
-    text = words.term(one.margin)
-    if one.verdict is not Verdict.UNKNOWN:
-        text += f", {one.verdict.value}"
-    why = f": {one.why}" if one.why else ""
-    _row(paper, "margin", f"{text}{why}", _STYLES[one.verdict])
-    for sign, term in (("  ", one.t_hold), *(("- ", t) for t in one.terms)):
-        how = f" ({term.how})" if term.how and term.known is not Known.CONFIGURED else ""
-        line = f"{words.term(term)}  {words.known(term)}{how}"
-        _row(paper, f"  {sign}{term.name}", line, "dim")
-
-
-def _what_if(paper: Paper, one: WhatIf) -> None:
-    share = one.capacity.share
-    held = f"{words.term(share)} of the pool" if share.value is not None else "share of the pool unknown"
-    if isinstance(one.by_timeout, Gap):
-        ended = f"share that the clock would end unknown ({one.by_timeout.why})"
-    else:
-        ended = f"{words.share(one.by_timeout)} of the holds seen would end by the clock"
-    margin = f"margin {words.term(one.margin.margin)}"
-    if one.margin.verdict is not Verdict.UNKNOWN:
-        margin += f", {one.margin.verdict.value}"
-    _row(paper, f"if T_hold {one.t_hold:g} s", f"{held}; {ended}; {margin}")
+def _reads(engine: EngineOutcomes) -> Iterator[tuple[str, Read | HoldTimes]]:
+    """Every figure of the page by the name that people know it by; outcomes are one if they lack alike."""
+    if engine.role == "decode":
+        holds = [engine.holds.get(name, Gap("no holds were read")) for name in OUTCOMES]
+        if isinstance(holds[0], Gap) and all(read == holds[0] for read in holds):
+            yield "holds", holds[0]
+        else:
+            yield from ((f"holds {name}", read) for name, read in zip(OUTCOMES, holds, strict=True))
+        yield "held now", engine.held_now
+    yield from _histograms(engine)
+    for name in _COUNTS:
+        yield name.replace("_", " "), getattr(engine, name)
+    for name in _queues(engine):
+        yield f"queue {_plain(engine, name)}", engine.queues[name]

@@ -7,25 +7,29 @@ from typing import Any
 
 from pdguard.outcomes.alerts import ALERTS, Alert
 from pdguard.outcomes.definitions import Limits, matchers, quoted
-from pdguard.outcomes.rules import HEAD, RULE_FILE, annotations_of, dump
+from pdguard.outcomes.rules import EVERY, HEAD, RULE_FILE, Wanted, annotations_of, dump
 from pdguard.outcomes.scenarios import Scenario, Series, scenarios
 
 _ALERTS = {alert.name: alert for alert in ALERTS}
 
 
-def unit_tests_text(limits: Limits, selector: Mapping[str, str]) -> str:
+def unit_tests_text(limits: Limits, selector: Mapping[str, str], wanted: Wanted = EVERY) -> str:
     """The tests as YAML. promtool looks for the rules in RULE_FILE, beside the tests."""
     return HEAD + dump(
         {
             "rule_files": [RULE_FILE],
             "evaluation_interval": "1m",
             "group_eval_order": ["pdguard-figures", "pdguard-alerts"],
-            "tests": [_test(one, limits, selector) for one in scenarios(limits)],
+            "tests": [
+                _test(one, limits, selector, wanted)
+                for one in scenarios(limits)
+                if one.alert not in wanted.disabled
+            ],
         }
     )
 
 
-def _test(one: Scenario, limits: Limits, selector: Mapping[str, str]) -> dict[str, Any]:
+def _test(one: Scenario, limits: Limits, selector: Mapping[str, str], wanted: Wanted) -> dict[str, Any]:
     alert = _ALERTS[one.alert]
     at = f"{one.at}m"
     test: dict[str, Any] = {
@@ -33,7 +37,11 @@ def _test(one: Scenario, limits: Limits, selector: Mapping[str, str]) -> dict[st
         "interval": "1m",
         "input_series": [_series(series, selector) for series in one.series],
         "alert_rule_test": [
-            {"alertname": one.alert, "eval_time": at, "exp_alerts": _expected(one, alert, limits, selector)}
+            {
+                "alertname": one.alert,
+                "eval_time": at,
+                "exp_alerts": _expected(one, alert, limits, selector, wanted),
+            }
         ],
     }
     if one.figures:
@@ -57,12 +65,12 @@ def _written(labels: Mapping[str, str]) -> str:
 
 
 def _expected(
-    one: Scenario, alert: Alert, limits: Limits, selector: Mapping[str, str]
+    one: Scenario, alert: Alert, limits: Limits, selector: Mapping[str, str], wanted: Wanted
 ) -> list[dict[str, Any]]:
     if one.fires is None:
         return []
     labels, shown = one.fires
-    texts = annotations_of(alert, limits)
+    texts = annotations_of(alert, limits, wanted)
     value = f"{{{{ $value | {alert.shown} }}}}"
     summary = texts["summary"].replace("{{ $labels.instance }}", labels["instance"]).replace(value, shown)
     return [

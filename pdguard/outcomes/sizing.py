@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from pdguard.facts.interface import Collected, Scalar, Subject
 from pdguard.harden.settings.values import COMPUTED, Audience
-from pdguard.outcomes.definitions import DEFAULT_T_HOLD, Limits
+from pdguard.outcomes.definitions import Limits
 from pdguard.outcomes.histogram import Between, last_bound, longer_than, longest, mean
 from pdguard.outcomes.interface import OUTCOMES, EngineOutcomes, Figure, Gap, HoldTimes, Outcomes
-from pdguard.outcomes.margin import Margin, margin_of, t_hold_of
+from pdguard.outcomes.margin import Margin, Verdict, in_force, margin_of
 from pdguard.outcomes.terms import (
     NEEDS,
     Known,
@@ -26,6 +26,9 @@ from pdguard.outcomes.terms import (
 
 SHARE_LIMIT = Limits().held_share
 """Share of a decode pool that held pages may take before it is said to be too much."""
+
+
+RATE_HOW = "name a --window, or say --aborts-per-second"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class Advice:
 
     value: float | None
     good: bool | None
-    """Whether the T_hold in force will do; None where that is not known."""
+    """Whether the T_hold in force will do, by its margin and by policy; None where that is not known."""
     share: Term
     most: Term
     reasons: tuple[str, ...]
@@ -83,14 +86,23 @@ def size(
     policy: Mapping[str, Scalar],
     what_ifs: Sequence[float] = (),
     prompt_tokens: float | None = None,
+    aborts_per_second: float | None = None,
 ) -> tuple[DecodeSizing, ...]:
     """Every decode of `outcomes`. `collected` is None where the engines' settings could not be read.
 
-    `what_ifs` are T_holds in seconds, `prompt_tokens` the operator's own figure for an aborted request.
+    `what_ifs` are T_holds in seconds. `prompt_tokens` of an aborted request and `aborts_per_second` of one
+    decode are the operator's own figures: assumed, and taken in place of what was measured.
     """
-    return tuple(
-        _Decode(one, outcomes, collected, policy, prompt_tokens).sized(what_ifs) for one in outcomes.decodes
-    )
+    given = Given(prompt_tokens, aborts_per_second)
+    return tuple(_Decode(one, outcomes, collected, policy, given).sized(what_ifs) for one in outcomes.decodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the operator says in place of a measurement."""
+
+    prompt_tokens: float | None
+    aborts_per_second: float | None
 
 
 class _Decode:
@@ -102,9 +114,9 @@ class _Decode:
         outcomes: Outcomes,
         collected: Collected | None,
         policy: Mapping[str, Scalar],
-        prompt_tokens: float | None,
+        given: Given,
     ) -> None:
-        self._seen, self._given = seen, prompt_tokens
+        self._seen, self._given = seen, given
         subjects = {e.name: e for e in collected.engines} if collected is not None else {}
         self._subject = subjects.get(seen.name) or Subject("engine", seen.name)
         names = _prefills(seen.name, outcomes, collected)
@@ -113,27 +125,29 @@ class _Decode:
         self._transfers = [e.transfer_seconds for e in outcomes.engines if e.name in names]
 
     def sized(self, what_ifs: Sequence[float]) -> DecodeSizing:
-        facts, name = self._subject.facts, self._seen.name
-        in_force = t_hold_of(facts)
-        assumed = Term(
-            "T_hold", "s", DEFAULT_T_HOLD, Known.ASSUMED, f"the default; {in_force.where}", in_force.how
-        )
+        t_hold = in_force(self._subject.facts, self._seen.t_hold)
+        margin = self._margin(t_hold)
         return DecodeSizing(
-            name,
+            self._seen.name,
             tuple(p.name for p in self._prefills),
-            self._capacity(self._worst_rate(), first_known(in_force, assumed)),
-            self._capacity(self._hold_rate(), self._mean()),
-            self._margin(in_force),
-            self._advice(),
-            tuple(self._what_if(seconds, in_force) for seconds in what_ifs),
+            self._capacity(self._worst_rate(), t_hold),
+            self._capacity(self._said_rate() or self._hold_rate(), self._mean()),
+            margin,
+            self._advice(margin),
+            tuple(self._what_if(seconds, t_hold) for seconds in what_ifs),
         )
 
     def _rate(self, name: str, count: float | Gap, ref: str) -> Term:
         if isinstance(count, Gap):
             return unknown(name, "/s", count.why, count.how)
         if self._seen.seconds <= 0:
-            return unknown(name, "/s", "the window has no length", "name a --window")
+            return unknown(name, "/s", "the window has no length", RATE_HOW)
         return Term(name, "/s", count / self._seen.seconds, Known.MEASURED, ref)
+
+    def _said_rate(self) -> Term | None:
+        """The operator's own rate, if there is one."""
+        rate = self._given.aborts_per_second
+        return None if rate is None else Term("aborts", "/s", rate, Known.ASSUMED, "--aborts-per-second")
 
     def _abort_rate(self) -> Term:
         read = self._seen.aborts
@@ -149,6 +163,9 @@ class _Decode:
 
     def _worst_rate(self) -> Term:
         """Aborts, unless more holds than aborts were seen: failures of other kinds hold too."""
+        said = self._said_rate()
+        if said is not None:
+            return said
         aborts, holds = self._abort_rate(), self._hold_rate()
         if aborts.value is not None and (holds.value is None or holds.value <= aborts.value):
             return aborts
@@ -178,8 +195,9 @@ class _Decode:
     def _request_pages(self, page_size: Term) -> Term:
         name, unit = "pages a request", "pages"
         prompt = measured("prompt", "tokens", self._seen.prompt_tokens)
-        if self._given is not None:
-            prompt = Term("prompt", "tokens", self._given, Known.ASSUMED, "--prompt-tokens")
+        if self._given.prompt_tokens is not None:
+            said = self._given.prompt_tokens
+            prompt = Term("prompt", "tokens", said, Known.ASSUMED, "--prompt-tokens")
         if prompt.value is None:
             how = prompt.how or "say it with --prompt-tokens"
             return unknown(name, unit, f"{NEEDS}prompt: {prompt.where}", how)
@@ -216,19 +234,20 @@ class _Decode:
         seen, _ = self._longest_transfer()
         return margin_of(self._subject, self._prefills, self._audience, seen, t_hold)
 
-    def _advice(self) -> Advice:
+    def _advice(self, margin: Margin) -> Advice:
         computed = COMPUTED["hold-that-outlasts-a-call"](self._subject, self._audience)
         value = float(computed.value) if computed.value else None
+        good = _will_do(margin.verdict, computed.good)
         rate = self._worst_rate()
         most = self._most(rate)
         if value is None:
             nothing = unknown("share of the pool", "share", "there is no T_hold to set")
-            return Advice(None, computed.good, nothing, most, (computed.why,))
+            return Advice(None, good, nothing, most, (computed.why,))
         reasons = [computed.why, *self._calls_unknown(), self._longest_transfer()[1]]
         t_hold = Term("T_hold", "s", value, Known.ASSUMED, "the T_hold to set")
         share = self._capacity(rate, t_hold).share
         reasons.append(_fits(value, rate, share, most))
-        return Advice(value, computed.good, share, most, tuple(reasons))
+        return Advice(value, good, share, most, tuple(reasons))
 
     def _calls_unknown(self) -> Sequence[str]:
         if self._audience.slowest_call[0]:
@@ -242,14 +261,14 @@ class _Decode:
         if second.value is None:
             return unknown(name, "s", second.where, second.how)
         value = SHARE_LIMIT / second.value if second.value > 0 else math.inf
-        return Term(name, "s", value, Known.MEASURED, f"{SHARE_LIMIT:.0%} of the pool at the rate seen")
+        return Term(name, "s", value, second.known, f"{SHARE_LIMIT:.0%} of the pool at this rate")
 
-    def _what_if(self, seconds: float, in_force: Term) -> WhatIf:
+    def _what_if(self, seconds: float, before: Term) -> WhatIf:
         t_hold = Term("T_hold", "s", seconds, Known.CONFIGURED, "--what-if")
         capacity = self._capacity(self._worst_rate(), t_hold)
-        return WhatIf(seconds, capacity, self._by_timeout(seconds, in_force), self._margin(t_hold))
+        return WhatIf(seconds, capacity, self._by_timeout(seconds, before), self._margin(t_hold))
 
-    def _by_timeout(self, seconds: float, in_force: Term) -> Between | Gap:
+    def _by_timeout(self, seconds: float, before: Term) -> Between | Gap:
         times = self._seen.hold_times
         if isinstance(times, Gap):
             return times
@@ -257,11 +276,19 @@ class _Decode:
         if longer is None:
             return Gap("no hold ended within the window")
         ended = self._seen.holds.get("timeout")
-        if in_force.value is None or not isinstance(ended, Figure) or seconds < in_force.value:
+        known = before.value is not None and before.known is not Known.ASSUMED
+        if not known or not isinstance(ended, Figure) or seconds < (before.value or 0.0):
             return longer
         # Holds that the clock ended were not watched any longer; all or none of them may have drained later.
         share = min(1.0, ended.value / times.count) if times.count > 0 else 0.0
-        return Between(share if seconds == in_force.value else 0.0, share)
+        return Between(share if seconds == before.value else 0.0, share)
+
+
+def _will_do(verdict: Verdict, by_policy: bool | None) -> bool | None:
+    """The margin decides; what it finds long enough may still be outside of policy."""
+    if verdict in (Verdict.UNKNOWN, Verdict.SHORT):
+        return None
+    return verdict is Verdict.HOLDS and by_policy is not False
 
 
 def _prefills(decode: str, outcomes: Outcomes, collected: Collected | None) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from pdguard.errors import PdguardError
 from pdguard.outcomes.interface import Outcomes
-from pdguard.outcomes.meter import Line, Meter
+from pdguard.outcomes.meter import KEPT, Line, Meter
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII = "_.:-=+*#"
 _POINTS = 20
+
+COLUMNS = (
+    f"each engine: verdict over the last {KEPT} readings (AT RISK an alert, UNKNOWN not told,"
+    " QUIET too little to judge, CLEAN); holds = held requests let go a second, held = requests held now,"
+    " unproven = share of those holds that ended by the clock or an error,"
+    " aborts = clients that left a second; ? = not known"
+)
+"""What the columns mean, for the head of the plain view and the foot of the table."""
 
 
 class Screen(Protocol):
@@ -79,11 +87,16 @@ class PlainScreen:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._headed = False
 
     def show(self, at: str, lines: Sequence[Line]) -> None:
-        """Every engine on the same line."""
+        """Every engine on the same line; what the columns mean before the first."""
+        if not self._headed:
+            self._write(COLUMNS)
+            self._headed = True
         parts = [
-            f"{_safe(line.name)} " + " ".join(f"{name} {text}" for name, text in _cells(line))
+            f"{_safe(line.name)} {line.word.value} "
+            + " ".join(f"{name} {text}" for name, text in _cells(line))
             for line in lines
         ]
         self._write(f"{at}  {'; '.join(parts)}")
@@ -131,7 +144,8 @@ def table(at: str, lines: Sequence[Line], *, unicode: bool) -> Table:
     from rich.table import Table
 
     made = Table(title=f"release outcomes {at}", box=box.SIMPLE if unicode else box.ASCII)
-    for head in ("engine", "holds/s", "", "held", "", "unproven", "aborts/s", "", "alerts"):
+    made.caption, made.caption_justify = COLUMNS, "left"
+    for head in ("engine", "verdict", "holds/s", "", "held", "", "unproven", "aborts/s", "", "alerts"):
         made.add_column(head, no_wrap=head == "")
     for line in lines:
         cells = dict(_cells(line))
@@ -139,7 +153,7 @@ def table(at: str, lines: Sequence[Line], *, unicode: bool) -> Table:
         rate, held, aborts = bars
         style = "red" if line.alerts else ""
         texts = (
-            *(_safe(line.name), cells.get("holds", ""), rate, cells.get("held", ""), held),
+            *(_safe(line.name), line.word.value, cells.get("holds", ""), rate, cells.get("held", ""), held),
             *(cells.get("unproven", ""), cells["aborts"], aborts),
             ", ".join(sorted(a.removeprefix("Pdguard") for a in line.alerts)),
         )

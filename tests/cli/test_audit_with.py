@@ -113,7 +113,7 @@ def test_an_audit_without_a_document_says_what_it_said(described: str) -> None:
 def test_a_document_that_says_nothing_changes_no_verdict(described: str, tmp_path: Path) -> None:
     cluster, probe = tmp_path / "cluster.yaml", tmp_path / "probe.json"
     cluster.write_text(described)
-    probe.write_text('{"schema": "pdguard.probe/1", "cluster": "prod", "observations": []}')
+    probe.write_text('{"schema": "pdguard.probe/1", "cluster": "prod", "engines": [], "observations": []}')
     plain, same = (
         json.loads(pdguard("audit", str(cluster), "-f", "json", *more).stdout)
         for more in ([], ["--with", str(probe)])

@@ -85,6 +85,10 @@ def test_without_a_word_of_consent_nothing_is_sent(tmp_path: Path) -> None:
         (("--over-pool", "--router", "r1"), "no router of that name"),
         (("--over-pool", "--pair", "p0/d7"), "p0→d0"),
         (("--over-pool", "-o", "/nonexistent/x"), "cannot be written"),
+        (("--over-pool", "--save", "/nonexistent/x"), "cannot be written"),
+        (("--over-pool", "--save", "-"), "--save wants a file"),
+        (("--over-pool", "--save", "same.json", "-o", "same.json"), "name the same file"),
+        (("--abort", "--api", "chat"), "--api goes with --over-pool"),
     ],
 )
 def test_what_is_wrong_with_a_call_is_told(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
@@ -171,6 +175,40 @@ def test_json_meets_its_schema_and_an_audit_takes_it(tmp_path: Path) -> None:
     kinds = {one["kind"]: one["verdict"] for one in document["results"]}
     assert kinds["canary"] == "the same answers"
     assert {step["api"] for step in document["plan"]["steps"]} == {"/generate", "/v1/chat/completions"}
+
+
+def test_save_writes_the_document_beside_the_table_and_names_the_audit(tmp_path: Path) -> None:
+    saved = tmp_path / "probe.json"
+    with cluster(tmp_path, pair("0.5.22", EQUAL)) as (live, file):
+        planned = probe(file, "--over-pool", "--plan", "--save", str(saved))
+        assert (planned.returncode, saved.exists(), asked(live)) == (0, False, 0)
+        done = probe(file, "--over-pool", "--yes", *QUICK, "--save", str(saved))
+        again = probe(file, "--canary", "--yes", *QUICK)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("CLEAN  pair: ")
+    flat = " ".join(done.stdout.split())
+    assert f"pdguard audit {file} --with {saved}".replace(" ", "") in flat.replace(" ", "")
+    assert f"next: pdguard audit {file} --with {saved}" in done.stderr
+    document = json.loads(saved.read_text())
+    jsonschema.validate(document, probe_schema())
+    assert document["spent"]["sent"] == sum(1 for _ in document["results"])
+    assert document["spent"]["requests"] > document["spent"]["sent"]
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".part"] == []
+    assert again.returncode == 0, again.stdout
+    assert "known answers did not drift; limits were not probed" in " ".join(again.stdout.split())
+    assert "add --save probe.json next time" in again.stdout
+
+
+def test_a_budget_that_leaves_out_what_tells_is_no_pass(tmp_path: Path) -> None:
+    with cluster(tmp_path, pair("0.5.22", EQUAL)) as (_, file):
+        done = probe(file, "--over-pool", "--yes", "--direct", *QUICK, "--max-requests", "5")
+    assert done.returncode == 3, done.stdout
+    flat = " ".join(done.stdout.split())
+    assert "UNKNOWN pair: not probed: over-pool, both reject, through r0; unknown is not a pass" in flat
+    assert "next: probe again with --max-seconds" in flat or "next: probe again with --max-requests" in flat
+    # what loses nothing was told with the plan alone
+    assert "controls" in done.stderr
+    assert "controls, the first" not in done.stdout
 
 
 def test_ctrl_c_closes_everything_and_prints_what_was_seen(tmp_path: Path) -> None:
@@ -297,7 +335,7 @@ def test_nothing_of_any_body_is_printed_or_kept(
         file = tmp_path / "cluster.yaml"
         file.write_text(json.dumps(content))
         wanted = ["--over-pool", "--canary", "--staging", "--yes", "--direct", "--accept-exposure"]
-        limits = ["--max-seconds", "900", "--wait", "1", "--max-requests", "500"]
+        limits = ["--max-seconds", "3600", "--wait", "1", "--max-requests", "500"]
         target = tmp_path / "out"
         runs = [
             probe(str(file), *wanted, *limits, "--api", "completions,chat", "-f", form, cwd=tmp_path, **env),

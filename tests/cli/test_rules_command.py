@@ -34,6 +34,28 @@ def test_dashboard_and_tests() -> None:
     assert len(made["tests"]) >= 2 * len(ALERTS)
 
 
+def test_an_alert_can_be_left_out_and_the_page_be_another() -> None:
+    options = [
+        *("--disable", "PdguardPoolBelowContext", "--disable", "PdguardHoldsGrow"),
+        *("--runbook-url", "https://wiki/pdguard"),
+    ]
+    alerts = yaml.safe_load(pdguard("rules", *options).stdout)["groups"][1]["rules"]
+    left = [a.name for a in ALERTS if a.name not in options]
+    assert [r["alert"] for r in alerts] == left
+    assert len(left) == len(ALERTS) - 2
+    links = [r["annotations"]["runbook_url"] for r in alerts]
+    assert links == [f"https://wiki/pdguard#{name.lower()}" for name in left]
+    tested = yaml.safe_load(pdguard("rules", "-f", "tests", *options).stdout)["tests"]
+    assert {t["alert_rule_test"][0]["alertname"] for t in tested} == set(left)
+
+
+@pytest.mark.parametrize("typed", ["PdguardPoolBelowContex", "PoolBelowContext", "pdguardpoolbelowcontext"])
+def test_a_misspelt_alert_is_met_with_the_nearest(typed: str) -> None:
+    done = pdguard("rules", "--disable", typed)
+    assert done.returncode == 2
+    assert "Did you mean PdguardPoolBelowContext?" in done.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -45,6 +67,9 @@ def test_dashboard_and_tests() -> None:
         ["--t-hold", "0"],
         ["--timeout-ratio", "1"],
         ["--format", "xml"],
+        ["--disable", "Nothing"],
+        ["--runbook-url", "wiki"],
+        ["--runbook-url", "https://wiki/{{ $labels }}"],
     ],
 )
 def test_usage_errors_are_exit_2(arguments: list[str]) -> None:

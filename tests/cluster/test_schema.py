@@ -115,6 +115,8 @@ STRUCTURAL: list[tuple[tuple[str | int, ...], Any]] = [
     (("routers", 0, "kind"), "nginx"),
     (("routers", 1, "engines"), []),
     (("routers", 1, "built"), "4 May"),
+    (("routers", 1, "tries"), 0),
+    (("routers", 1, "tries"), "5"),
     (("nodes", "gpu-01", "transport"), "telnet"),
     (("nodes", "gpu-01", "transport"), DROP),
     (("nodes", "gpu-01", "host"), "-oProxyCommand=x"),

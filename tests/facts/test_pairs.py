@@ -220,6 +220,24 @@ def test_a_half_that_truncates_admits_whatever_comes() -> None:
     assert (both.value("over_read_lengths"), both.value("cut_differs")) == (0, False)
 
 
+@pytest.mark.parametrize(
+    ("prefill", "decode", "cuts", "unwritten"),
+    [
+        (1024, 8192, True, 4090 - 1018),  # decode cuts to its own limit of 4,090
+        (1024, 8192, False, 4089 - 1018),  # decode admits up to 4,089
+        (1024, 1024, True, 0),
+        (8192, 1024, True, 0),
+    ],
+)
+def test_what_a_truncating_prefill_does_not_write(
+    prefill: int, decode: int, cuts: bool, unwritten: int
+) -> None:
+    one, two = sized("prefill", prefill, auto_truncate=True), sized("decode", decode, auto_truncate=cuts)
+    assert pair_of(one, two).facts.value("unwritten_tokens") == unwritten
+    plain = pair_of(sized("prefill", prefill), two).facts
+    assert plain.value("unwritten_tokens") == 0
+
+
 def test_ranks_that_are_not_known_are_not_taken_as_equal() -> None:
     prefill = engine("prefill", "0.5.19", dp_size=2)
     facts = pair_of(prefill, sized("decode", 1024, "0.5.19")).facts

@@ -14,7 +14,7 @@ from .lab import Lab
 PREFILL_ONLY, DECODE_ONLY, BOTH = "only prefill rejects", "only decode rejects", "both reject"
 DOOR, WAITED, HELD, LATE = "rejected at the door", "waited for the timeout", "still held", "rejected late"
 WALKED, EXPOSED, ADMITTED = "walked on", "exposed", "admitted"
-INDEPENDENT = "no answer that depends on others"
+INDEPENDENT = "nothing to compare"
 _TIMEOUT = 500
 
 

@@ -139,7 +139,8 @@ def test_who_pairs_refusals(lab: Lab, tmp_path: Path) -> None:
     assert (unpaired.code, paired.code) == (12, 0)
 
 
-LEAVING = replace(NEWER, prefill=replace(NEWER.prefill, pool=LARGE), decode=replace(NEWER.decode, pool=LARGE))
+LEAVING = pair("0.5.22", (LARGE, LARGE), router="sglang-router", waiting_timeout=None)
+"""With a waiting timeout of 8 s it would be this timeout that ends a slow transfer."""
 
 
 def leave(lab: Lab, folder: Path) -> dict[bool, dict[str, Any]]:
@@ -184,6 +185,7 @@ def ranks(flag: str) -> LabSpec:
         prefill=replace(role, pool=SMALL),
         decode=role,
         router="sglang-router" if flag == "--tp-size" else "none",
+        waiting_timeout=25,
         start_timeout=420,
     )
 
@@ -192,6 +194,6 @@ def ranks(flag: str) -> LabSpec:
 @pytest.mark.parametrize("flag", ["--tp-size", "--dp-size"])
 def test_two_ranks(flag: str, lab_session: LabSession, tmp_path: Path) -> None:
     lab = lab_session.get(ranks(flag))
-    found = probe(lab, tmp_path, "--over-pool", "--direct", "--wait", WAIT, "--stream", "no")
+    found = probe(lab, tmp_path, "--over-pool", "--direct", "--wait", "40", "--stream", "no")
     assert found.over_pool(PREFILL_ONLY) == {"all": WAITED, "prefill": DOOR, "decode": WAITED}
     assert found.over_pool("just admitted")["all"] == ADMITTED

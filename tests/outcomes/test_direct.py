@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 from pdguard.cluster.loader import parse_cluster
 from pdguard.facts import metrics
+from pdguard.outcomes import direct
 from pdguard.outcomes import series as s
 from pdguard.outcomes.direct import read_direct
 from pdguard.outcomes.interface import Gap
@@ -128,7 +130,7 @@ def test_requests_and_the_mean_prompt_are_those_that_ran() -> None:
                 httpx.post(live.url("d0") + "/generate", json=body, trust_env=False).raise_for_status()
 
         timer = during(0.3, act)
-        found = read_outcomes(cluster_of(live), {}, window=2.0, source="engines", versions={})
+        found = read_outcomes(cluster_of(live), {}, window=5.0, source="engines", versions={})
         timer.join()
         (d0,) = found.engines
         assert (value(d0.requests), value(d0.prompt_tokens)) == (3, 30)
@@ -271,3 +273,20 @@ def test_a_restart_ends_requests_and_keeps_the_port() -> None:
         assert live.url("d0") == url
         page = httpx.get(url + "/metrics", trust_env=False).text
         assert "num_aborted_requests_total" not in page
+
+
+def test_a_long_window_says_when_it_ends_and_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "TOLD_EVERY", 0.5)
+    told: list[str] = []
+    with start_in_thread(ClusterSpec("c", (decode(),))) as live:
+        read_outcomes(cluster_of(live), {}, window=1.2, source="engines", versions={}, progress=told.append)
+    assert re.fullmatch(r"reading /metrics of 1 engine for 1\.2 s, until \d\d:\d\d:\d\d", told[0])
+    assert told[1:] == ["0.5 of 1.2 s", "1 of 1.2 s"]
+
+
+def test_a_histogram_that_contradicts_itself_is_unknown() -> None:
+    seed = {'decode_deferred_kv_release_total{outcome="timeout"}': 4}  # with nothing in sum and buckets
+    with start_in_thread(ClusterSpec("c", (decode(seed=seed),))) as live:
+        (d0,) = read_outcomes(cluster_of(live), {}, window=0, source="engines", versions={}).engines
+    assert value(d0.holds["timeout"]) == 4
+    assert gap(d0.hold_times).why == "its sum and buckets contradict each other"

@@ -10,9 +10,11 @@ import pytest
 
 from pdguard.outcomes.document import SCHEMA, as_json, metrics_schema
 from pdguard.outcomes.interface import EngineOutcomes, Outcomes
+from pdguard.outcomes.judge import Fault, Kind
 from pdguard.outcomes.sizing import size
 from tests.outcomes.made import POLICY, UNKNOWN, collected, decode, outcomes, prefill, times
 
+A_FAULT = Fault("d0", Kind.UNPROVEN, "a fault")
 READINGS = [
     outcomes(notes=("a\x1b[0m note",)),
     outcomes(prefill(transfer_seconds=UNKNOWN), decode(hold_times=times(99.0), aborts=UNKNOWN)),
@@ -21,7 +23,7 @@ READINGS = [
 
 
 def document(seen: Outcomes) -> str:
-    return as_json(seen, size(seen, collected(p={"prefill_told": False}), POLICY, (5.0, 90.0)), ("a fault",))
+    return as_json(seen, size(seen, collected(p={"prefill_told": False}), POLICY, (5.0, 90.0)), (A_FAULT,))
 
 
 @pytest.mark.parametrize("seen", READINGS)
@@ -45,6 +47,7 @@ def test_numbers_without_end_are_strings() -> None:
 
 def test_it_carries_what_an_audit_takes_in() -> None:
     made = json.loads(document(READINGS[0]))
+    assert made["faults"] == ["d0: a fault"]
     assert made["schema"] == SCHEMA == metrics_schema()["$id"]
     facts = {o["fact"]: o["value"] for o in made["observations"]}
     assert (facts["window_holds_drained"], facts["window_holds_timeout"]) == (9, 1)

@@ -13,7 +13,7 @@ from pdguard.errors import InputError
 from pdguard.outcomes import logs
 from pdguard.outcomes.figures import Engine, missing, with_log
 from pdguard.outcomes.interface import Figure, Gap, Source
-from pdguard.outcomes.logs import LogCount, read_log
+from pdguard.outcomes.logs import LogCount, check_log, read_log
 from tests.outcomes.support import gap, value
 
 # As engines of 0.5.19 to 0.5.23 write it.
@@ -105,6 +105,12 @@ def test_a_line_without_end(tmp_path: Path) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"the log of d0 cannot be read.*no such file"):
         read_log(tmp_path / "none", 0, "d0")
+    for file in ("none", ".", "bad.gz"):
+        (tmp_path / "bad.gz").write_bytes(b"\x1f\x8bno")
+        with pytest.raises(InputError, match="the log of d0 cannot be read"):
+            check_log(tmp_path / file, "d0")
+    (tmp_path / "good.log").write_text("a line\n")
+    check_log(tmp_path / "good.log", "d0")
     with pytest.raises(InputError, match="is a directory"):
         read_log(tmp_path, 0, "d0")
     for content in (b"\x1f\x8bxx", gzip.compress(b"x" * 9999)[:-9]):

@@ -11,7 +11,7 @@ import yaml
 from pdguard.outcomes.alerts import ALERTS
 from pdguard.outcomes.definitions import DEFINITIONS, Limits, expand, matchers
 from pdguard.outcomes.rule_tests import unit_tests_text
-from pdguard.outcomes.rules import RULE_FILE, rule_groups, rules_text
+from pdguard.outcomes.rules import RULE_FILE, Wanted, annotations_of, rule_groups, rules_text
 from pdguard.outcomes.scenarios import scenarios
 from tests.docs_pages import ROOT
 from tests.outcomes.promtool import needs_promtool, promtool
@@ -38,6 +38,18 @@ def test_promtool_passes_rules_and_their_tests(
     checked = promtool("check", "rules", RULE_FILE, cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
     assert f"{len(ALERTS) + len(DEFINITIONS)} rules found" in checked.stdout
+    tested = promtool("test", "rules", "tests.yml", cwd=tmp_path)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+@needs_promtool
+@pytest.mark.parametrize(
+    "disabled", [frozenset({"PdguardPoolBelowContext"}), frozenset(a.name for a in ALERTS)]
+)
+def test_promtool_passes_with_alerts_left_out(disabled: frozenset[str], tmp_path: Path) -> None:
+    wanted = Wanted(disabled, "https://wiki/pdguard")
+    (tmp_path / RULE_FILE).write_text(rules_text(Limits(), {}, wanted), "utf-8")
+    (tmp_path / "tests.yml").write_text(unit_tests_text(Limits(), {}, wanted), "utf-8")
     tested = promtool("test", "rules", "tests.yml", cwd=tmp_path)
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
@@ -132,7 +144,9 @@ def test_an_expression_can_be_written_out_without_rules() -> None:
 def test_the_page_has_every_figure_and_a_section_of_each_alert() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
     for alert in ALERTS:
-        assert f"\n## {alert.name}\n" in page
+        assert f"\n## {alert.name}\n\nSeverity {alert.severity}, after {alert.wait}. " in page
+        filled = annotations_of(alert, Limits())["description"]
+        assert filled in page.partition(f"\n## {alert.name}\n")[2].partition("\n\n")[0]
     for one in DEFINITIONS:
         assert f"| {one.title} | `{one.record}` | {expand(one.meaning, Limits())} | {one.unit} |" in page
 

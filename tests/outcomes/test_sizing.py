@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from pdguard.outcomes.histogram import Between, longer_than, longest, quantile
+from pdguard.outcomes.histogram import Between, contradicts, longer_than, longest, quantile
 from pdguard.outcomes.interface import Gap
 from pdguard.outcomes.judge import exit_code, faults
 from pdguard.outcomes.margin import Verdict
@@ -67,17 +68,58 @@ def test_a_missing_figure_is_unknown_with_its_reason(field: str) -> None:
 
 
 def test_totals_since_start_give_no_rate() -> None:
-    from dataclasses import replace
-
     seen = outcomes(prefill(), replace(decode(), seconds=0.0))
     assert size(seen, collected(), POLICY)[0].worst.share.value is None
 
 
-def test_without_settings_t_hold_is_assumed_for_capacity_and_unknown_in_the_margin() -> None:
+def test_without_settings_the_default_t_hold_is_assumed_and_suffices_for_nothing() -> None:
     (one,) = size(outcomes(), None, POLICY)
     assert (one.worst.seconds.value, one.worst.seconds.known) == (30.0, Known.ASSUMED)
+    assert one.margin.t_hold == one.worst.seconds
     assert one.margin.verdict is Verdict.UNKNOWN
-    assert one.margin.t_hold.value is None
+    found = collected(p={"transfer_timeout": 4.0})
+    for fact in ("t_hold", "t_hold_kind", "hold"):
+        del found.engines[1].facts.entries[fact]
+    (one,) = size(outcomes(), found, POLICY)
+    assert (one.margin.margin.value, one.margin.verdict) == (21.0, Verdict.UNKNOWN)
+    assert one.advice.good is None
+
+
+def test_a_t_hold_from_the_log_is_measured() -> None:
+    seen = outcomes(prefill(), decode(t_hold=figure(10.0)))
+    found = collected()
+    del found.engines[1].facts.entries["t_hold"]
+    (one,) = size(seen, found, POLICY)
+    assert (one.margin.t_hold.value, one.margin.t_hold.known) == (10.0, Known.MEASURED)
+    assert one.worst.seconds == one.margin.t_hold
+    assert one.margin.verdict is Verdict.FAILS
+
+
+def test_a_rate_of_the_operator_stands_in_for_the_measured_one() -> None:
+    quiet = decode(aborts=figure(0), holds={n: figure(0) for n in ("drained", "timeout", "error")})
+    (one,) = size(outcomes(prefill(), quiet), collected(), POLICY, (90.0,), aborts_per_second=0.2)
+    assert one.worst.share.value == pytest.approx(0.12)
+    assert one.worst.share.known is Known.ASSUMED
+    assert one.what_ifs[0].capacity.share.value == pytest.approx(0.18)
+    assert one.advice.share.value == pytest.approx(0.12)
+    assert one.advice.most.value == pytest.approx(100.0)
+    assert one.advice.most.known is Known.ASSUMED
+    assert (one.usual.rate.value, one.usual.rate.known) == (0.2, Known.ASSUMED)
+
+
+def test_the_margin_decides_whether_what_is_in_force_will_do() -> None:
+    assert sized(d={"t_hold": 30.0}).advice.good is None  # -5 s by what is assumed
+    assert sized(d={"t_hold": 10.0}).advice.good is False
+    assert sized(d={"t_hold_kind": "infinite"}).advice.good is False  # outside of policy
+
+
+def test_a_sum_that_its_buckets_cannot_give() -> None:
+    good = times(2.0, 30.0, 99.0)
+    assert not contradicts(good)
+    assert not contradicts(times())
+    assert contradicts(replace(good, total_seconds=0.0))
+    assert contradicts(replace(times(2.0, 3.0), total_seconds=11.0))
+    assert not contradicts(replace(times(2.0, 3.0), total_seconds=10.0))
 
 
 def test_margin_term_by_term() -> None:
@@ -195,12 +237,10 @@ def test_exit_code_follows_the_ratio(holds: tuple[int, int, int], code: int) -> 
 def test_exit_code_follows_a_hold_that_is_too_short() -> None:
     short = size(outcomes(), collected(d={"t_hold": 10.0}), POLICY)
     assert exit_code(faults(outcomes(), short, POLICY)) == 12
-    assert "10 s does not outlast one call of 30 s" in faults(outcomes(), short, POLICY)[0]
+    assert "d0: T_hold of 10 s does not outlast one call of 30 s" in str(faults(outcomes(), short, POLICY)[0])
 
 
 def test_only_prefills_of_its_pairs_count() -> None:
-    from dataclasses import replace
-
     seen = outcomes(prefill(), replace(prefill(), name="p1"), decode())
     assert size(seen, collected(), POLICY)[0].prefills == ("p0",)
     assert size(seen, None, POLICY)[0].prefills == ("p0", "p1")

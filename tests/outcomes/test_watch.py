@@ -11,7 +11,8 @@ from pdguard.errors import NothingCollected
 from pdguard.outcomes.definitions import Limits
 from pdguard.outcomes.interface import Outcomes
 from pdguard.outcomes.meter import KEPT, SETTLED, Line, Meter
-from pdguard.outcomes.watch import PlainScreen, sparkline, table, watch
+from pdguard.outcomes.said import Word
+from pdguard.outcomes.watch import COLUMNS, PlainScreen, sparkline, table, watch
 from tests.outcomes.made import UNKNOWN, decode, figure, outcomes, prefill
 
 
@@ -89,8 +90,21 @@ def test_what_is_not_known_is_not_zero() -> None:
     line = last([gone, gone])
     assert (line.hold_rate, line.aborts, line.ratio) == ((None,), (None,), None)
     text = io.StringIO()
-    PlainScreen(text).show("12:00:00", [line])
-    assert text.getvalue() == "12:00:00  d0 holds ? held ? unproven none aborts ?\n"
+    screen = PlainScreen(text)
+    screen.show("12:00:00", [line])
+    screen.show("12:00:05", [line])
+    shown = "d0 UNKNOWN holds ? held ? unproven none aborts ?\n"
+    assert text.getvalue() == f"{COLUMNS}\n12:00:00  {shown}12:00:05  {shown}"
+
+
+def test_a_word_for_each_engine() -> None:
+    assert last([reading(0)]).word is Word.UNKNOWN  # a rate needs two
+    assert last([reading(0), reading(0)]).word is Word.QUIET
+    assert last([reading(0), reading(19)]).word is Word.QUIET  # too few to judge
+    assert last([reading(0), reading(20)]).word is Word.CLEAN
+    assert last([reading(0), reading(0, timeout=20)]).word is Word.AT_RISK
+    served = [outcomes(prefill(requests=figure(n))) for n in (5, 5, 6)]
+    assert [lines[0].word for lines in play(served).lines] == [Word.UNKNOWN, Word.QUIET, Word.CLEAN]
 
 
 def test_an_alert_is_told_when_it_begins_and_when_it_ends() -> None:
@@ -151,6 +165,8 @@ def test_the_table_shows_every_engine_and_no_markup_of_theirs() -> None:
         text = console.file.getvalue()
         assert "[red]d0?" in text
         assert "HoldReleaseErrors" in text
+        assert "AT RISK" in text
+        assert "each engine: verdict over the last" in text
         assert "100.0% of 1" in text
         assert "p0" in text
         assert unicode or text.isascii()
