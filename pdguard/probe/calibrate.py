@@ -14,6 +14,9 @@ from pdguard.probe.served_model import served_model
 FEW, MANY = 16, 64
 """Words of the two requests."""
 
+SLOW_SECONDS = 10.0
+"""A path that takes longer for so short a text is not asked again."""
+
 _GUESS = 4
 """Tokens that a word is booked as before it is known."""
 
@@ -58,8 +61,11 @@ async def _ask(context: Context, route: Route, api: Api) -> Scale | str:
             model=await served_model(context, Context.halves(route)[-1]),
             bootstrap=None if route.router is not None else context.bootstrap(route, None),
         )
-        seen = await exchange(context, route, ask)
+        seen = await exchange(context, route, ask, to_the_end=True)
         count = counted(seen)
+        slowest = max((one.ended_after for one in seen.values()), default=0.0)
+        if slowest > SLOW_SECONDS:
+            return f"a text of {words} words took {slowest:.0f} s on {api.value}"
         if any(_not_taken(one) for one in seen.values()):
             chat = ": a chat template may be missing" if api is Api.CHAT else ""
             return f"{api.value} does not take a text here{chat} ({no_answer(seen)})"

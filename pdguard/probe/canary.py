@@ -15,6 +15,8 @@ from pdguard.probe.interface import Ask, Measure, Seen, Step, StepResult, Verdic
 
 LENGTHS = (8, 33, 120, 257, 500)
 NEW_TOKENS = 16
+SLOW_SECONDS = 10.0
+"""After an answer that took longer no more are asked for: a service that slow is left alone."""
 _SEED = 9000
 
 
@@ -62,6 +64,7 @@ class Canary:
     _compared: dict[str, int] = field(default_factory=dict)
     _trouble: str = ""
     _next: int = 0
+    _slow: bool = False
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -139,6 +142,8 @@ class Canary:
             self._drifts.append(_Drift(when, number, far, known.digest, seen.digest))
 
     async def _ask(self, context: Context, number: int) -> Seen | None:
+        if self._slow:
+            return None
         route = self.step.route
         rank = None if self.step.length is None else self.step.length.rank
         ask = Ask(
@@ -150,8 +155,11 @@ class Canary:
             bootstrap=None if route.router is not None else context.bootstrap(route, rank),
             rank=rank,
         )
-        seen: Mapping[str, Seen] = await exchange(context, route, ask)
+        seen: Mapping[str, Seen] = await exchange(context, route, ask, to_the_end=True)
         one = answering(seen, route)
+        if one.ended_after > SLOW_SECONDS:
+            self._slow = True
+            self._trouble = self._trouble or f"an answer took {one.ended_after:.0f} s, no more were asked for"
         if one.answered:
             return one
         self._trouble = self._trouble or no_answer(seen)

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
 RID = "pdguard-probe"
 
+TO_THE_END = 120.0
+"""Seconds that an answer to an admitted prompt is waited for, at least: to close it sooner is to abort it."""
+
+
+def patience(wait: float) -> float:
+    """Seconds that an admitted prompt gets where others get `wait`."""
+    return max(wait, TO_THE_END)
+
 
 class BudgetSpent(PdguardError):
     """A request would go beyond the run's budget; it was not sent."""
@@ -25,11 +33,15 @@ class BudgetSpent(PdguardError):
 
 @dataclass(slots=True)
 class Ledger:
-    """What a run has spent of its budget, and the only way to spend more."""
+    """What a run has spent of its budget, and the only way to spend more.
+
+    `requests` counts what a router may make of those that were `sent`.
+    """
 
     budget: Budget
     requests: int = 0
     tokens: int = 0
+    sent: int = 0
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -80,6 +92,11 @@ class Context:
         """Seconds that the next answer may be waited for."""
         return min(self.ledger.budget.wait, max(0.1, self.ledger.left))
 
+    @property
+    def to_the_end(self) -> float:
+        """Seconds that the answer to an admitted prompt may be waited for."""
+        return min(patience(self.ledger.budget.wait), max(0.1, self.ledger.left))
+
     def rid(self) -> str:
         """A request id that nobody else uses and that an operator recognises in an engine's log."""
         self._count += 1
@@ -96,6 +113,7 @@ class Context:
     def book(self, route: Route, *asks: Ask) -> None:
         """Book requests as often as the route's router may send them."""
         self.ledger.spend(len(asks) * route.tries, sum(a.length for a in asks) * route.tries)
+        self.ledger.sent += len(asks)
 
     @staticmethod
     def halves(route: Route) -> tuple[Target, ...]:

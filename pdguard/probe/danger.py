@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from pdguard.facts.handshake import DRAINED
 from pdguard.facts.history import RETIRED_AT_DOOR, RETIRED_LATE
 from pdguard.facts.interface import Fact, FactSet, PairSubject, Subject
-from pdguard.probe.interface import Danger, Kind, Side
+from pdguard.probe.interface import Danger, Kind, Length, Side
+
+LARGE = 32_768
+"""Tokens from which on an admitted prompt may well outlast what it is waited for."""
 
 _NAMED = 5
 Judged = tuple[Danger, tuple[str, ...]]
@@ -15,11 +18,14 @@ Judged = tuple[Danger, tuple[str, ...]]
 
 
 def danger_of(
-    kind: Kind, side: Side | None, prefills: Sequence[Subject], pairs: Sequence[PairSubject]
+    kind: Kind, length: Length, prefills: Sequence[Subject], pairs: Sequence[PairSubject]
 ) -> Judged:
     """How dangerous a step is to the requests of others."""
+    side = length.side
     if kind is Kind.ABORT:
         return _abort(pairs)
+    if side is Side.ADMITTED and length.tokens > LARGE:
+        return _large(length, pairs)
     if side is Side.PREFILL:
         return _over_read(prefills)
     if side is Side.BOTH:
@@ -46,6 +52,15 @@ def _abort(pairs: Sequence[PairSubject]) -> Judged:
         elif pair.facts.text("handshake") != DRAINED:
             why[f"{pair.name}: {_what(pair.facts, 'handshake')}"] = None
     return (Danger.EXPOSES, _few(list(why))) if why else (Danger.HOLDS, ())
+
+
+def _large(length: Length, pairs: Sequence[PairSubject]) -> Judged:
+    danger, why = _abort(pairs)
+    if danger is not Danger.EXPOSES:
+        return Danger.ORDINARY, ()
+    large = f"a prompt of {length.tokens:,} tokens may outlast the run"
+    text = f"{large}, and closing it is an abort in mid-transfer"
+    return danger, (f"{text} ({'; '.join(why)})",)
 
 
 _WORDS = {

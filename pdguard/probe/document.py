@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
 from pdguard import __version__
-from pdguard.facts.observed import as_entry
+from pdguard.facts.observed import EngineMark, as_entry, as_mark
 from pdguard.facts.observed_files import PROBE_SCHEMA as SCHEMA
 from pdguard.probe.interface import (
     HalfResult,
@@ -51,8 +52,10 @@ def as_json(result: ProbeResult) -> str:
         "ended_at": result.ended_at,
         "stopped": _text(result.stopped),
         "exposed": result.exposed,
+        "engines": [_mark(mark) for mark in result.plan.engines],
         "plan": _plan(result.plan),
         "spent": {
+            "sent": result.sent,
             "requests": result.requests,
             "tokens": result.tokens,
             "seconds": _number(result.seconds),
@@ -61,6 +64,11 @@ def as_json(result: ProbeResult) -> str:
         "observations": [as_entry(o) for o in observations(result)],
     }
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _mark(mark: EngineMark) -> dict[str, Any]:
+    version = None if mark.version is None else _text(mark.version)
+    return as_mark(replace(mark, name=_text(mark.name), version=version))
 
 
 def _plan(plan: Plan) -> dict[str, Any]:

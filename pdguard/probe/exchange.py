@@ -9,14 +9,17 @@ from pdguard.probe.context import Context
 from pdguard.probe.interface import Ask, End, Route, Seen
 
 
-async def exchange(context: Context, route: Route, ask: Ask) -> Mapping[str, Seen]:
+async def exchange(
+    context: Context, route: Route, ask: Ask, *, to_the_end: bool = False
+) -> Mapping[str, Seen]:
     """Book `ask` and send it to the router, or to both halves at once; what was seen, by server.
 
+    `to_the_end` is for prompts that are served: they are not closed while one half may be writing.
     Raises BudgetSpent before anything is sent. When it is cancelled, every connection is closed first.
     """
     targets = Context.halves(route)
     context.book(route, *(ask for _ in targets))
-    wait = context.wait
+    wait = context.to_the_end if to_the_end else context.wait
     async with asyncio.TaskGroup() as group:
         tasks = {t.name: group.create_task(context.wire.send(t, ask, wait)) for t in targets}
     return {name: task.result() for name, task in tasks.items()}

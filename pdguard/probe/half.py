@@ -95,7 +95,12 @@ class Half:
 
     @property
     def told_after(self) -> float | None:
-        """When it first showed that it knew."""
+        """When it first showed that it knew.
+
+        Decode knows by its client alone: a transfer of its own that fails has met a timeout or an error.
+        """
+        if self.role is Role.DECODE:
+            return self.aborted_after
         return min((t for t in (self.aborted_after, self.failed_after) if t is not None), default=None)
 
     @property

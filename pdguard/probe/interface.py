@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from pdguard.facts._fetch import PLAIN, Tls
 from pdguard.facts.interface import Scalar
+from pdguard.facts.observed import EngineMark
 
 
 class Api(enum.Enum):
@@ -255,14 +256,25 @@ class Step:
     api: Api = Api.GENERATE
     stream: bool = False
 
+    @property
+    def control(self) -> bool:
+        """Whether it says nothing by itself: a prompt that is admitted, or that no engine looks at."""
+        sides = (Side.CONTEXT, Side.ADMITTED)
+        return self.kind is Kind.OVER_POOL and self.length is not None and self.length.side in sides
+
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Something that was asked for and is not done, with the reason and what to do."""
+    """Something that was asked for and is not done, with the reason and what to do.
+
+    `lost` is False where a run tells no less without it: a control, a side that does not exist between these
+    limits, engines that others stand for.
+    """
 
     what: str
     why: str
     todo: str = ""
+    lost: bool = True
 
 
 MAX_REQUESTS, MAX_TOKENS, MAX_SECONDS, MAX_WAIT, MAX_PROMPT = 500, 256_000_000, 3600.0, 600.0, 4_000_000
@@ -275,7 +287,7 @@ class Budget:
 
     requests: int = 100
     tokens: int = 16_000_000
-    seconds: float = 600.0
+    seconds: float = 1800.0
     wait: float = 20.0
 
 
@@ -288,6 +300,8 @@ class Plan:
     budget: Budget
     consents: tuple[str, ...] = ()
     canary: bool = False
+    engines: tuple[EngineMark, ...] = ()
+    """What the engines were when the plan was made."""
 
 
 class Verdict(enum.Enum):
@@ -308,7 +322,7 @@ class Verdict(enum.Enum):
     UNPAIRED = "unpaired"
     STEADY = "the same answers"
     DRIFTED = "other answers"
-    INDEPENDENT = "no answer that depends on others"
+    INDEPENDENT = "nothing to compare"
     INCONCLUSIVE = "inconclusive"
 
 
@@ -356,7 +370,11 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """A whole run. `stopped` says why it ended before its plan did, or is empty. Times are UTC, ISO 8601."""
+    """A whole run. `stopped` says why it ended before its plan did, or is empty. Times are UTC, ISO 8601.
+
+    `requests` and `tokens` are what was booked, a router's retries at their most; `sent` counts the requests
+    that the probe itself sent.
+    """
 
     cluster: str
     run_id: str
@@ -368,6 +386,7 @@ class ProbeResult:
     tokens: int
     seconds: float
     stopped: str = ""
+    sent: int = 0
 
     @property
     def exposed(self) -> bool:

@@ -1,7 +1,7 @@
 """What two halves showed after a client left in mid-transfer. Pure: fed with readings, gives a verdict.
 
-A half learns of it in one of two ways: its own client went (its counter of aborted requests rises), or the
-other half told it (its counter of failed transfers rises). Where a transfer left the queues and neither half
+A half learns of it in one of two ways: its own client went (its counter of aborted requests rises), or decode
+told prefill (whose counter of failed transfers rises). Where a transfer left the queues and neither half
 counted it as failed, it ran to its end: whoever was told then was told too late.
 """
 
@@ -185,6 +185,7 @@ class Leaving:
             return Verdict.NOT_TOLD, (
                 f"not before the transfer ended, {self.ended_after:.1f} s after the client left: {told}"
             )
+        # A transfer that fails where decode knows nothing was not ended by the client that left.
         both = all(half.told_after is not None for half in (self.decode, self.prefill))
         text = ", ".join(self._words(half) for half in (self.decode, self.prefill))
         return (Verdict.TOLD if both else Verdict.NOT_TOLD), text
@@ -192,7 +193,11 @@ class Leaving:
     def _words(self, half: Half) -> str:
         name = half.role.value
         if half.told_after is None:
-            return f"{name} never" + ("" if self.completed else f" within {self.seconds:.0f} s")
+            never = f"{name} never" + ("" if self.completed else f" within {self.seconds:.0f} s")
+            failed = half.failed_after
+            return never + (
+                "" if failed is None else f" (its transfer failed by itself after {failed:.1f} s)"
+            )
         how = " by the failed transfer" if half.learned_by == FAILED else ""
         return f"{name} was told after {half.told_after:.1f} s{how}"
 

@@ -24,6 +24,9 @@ _FATES = (WALKS_ON, RETIRED_LATE, RETIRED_AT_DOOR)
 _OUTCOMES = ("drained", "timeout", "error")
 _WORST_OUTCOMES = ("no hold", "timeout", "error", "drained")
 _NONE_ENDED = "none ended"
+_NO_LIMITS = tuple(kind.value for kind in (Kind.PAIRING, Kind.ABORT, Kind.CANARY))
+"""Beginnings of what is left out and has nothing to do with prompts at the limits."""
+
 _HASHES = ("answer 1: hash", "answer 2: hash")
 
 Found = tuple[str, Value, Sequence[StepResult]]
@@ -38,6 +41,8 @@ class _Subject:
     name: str
     results: tuple[StepResult, ...]
     unfinished: frozenset[Kind]
+    cut: bool = False
+    """Prompts at some limits were left out of the plan, though such lengths may exist."""
 
     def of(self, kind: Kind) -> tuple[StepResult, ...]:
         return tuple(r for r in self.results if r.step.kind is kind)
@@ -62,12 +67,14 @@ def _subjects(result: ProbeResult) -> list[_Subject]:
     names = dict.fromkeys(r.step.route.subject for r in result.results)
     done = {r.step.number for r in result.results}
     left = [s for s in result.plan.steps if s.number not in done]
+    cut = any(one.lost and not one.what.startswith(_NO_LIMITS) for one in result.plan.left_out)
     return [
         _Subject(
             kind,
             name,
             tuple(r for r in result.results if r.step.route.subject == (kind, name)),
             frozenset(s.kind for s in left if s.route.subject == (kind, name)),
+            cut,
         )
         for kind, name in names
     ]
@@ -113,7 +120,7 @@ def _exposure(subject: _Subject) -> Iterator[Found]:
     whole = all(k in settled for k in (Kind.OVER_POOL, Kind.STAGING) if subject.of(k))
     if exposed:
         yield "probe_exposed", True, exposed
-    elif tried and whole and not walked:
+    elif tried and whole and not walked and not subject.cut:
         yield "probe_exposed", False, tried
     independent = [r for r in subject.of(Kind.STAGING) if r.verdict is Verdict.INDEPENDENT]
     if depends:
@@ -148,7 +155,7 @@ def _held(subject: _Subject) -> Iterator[Found]:
     if held:
         word = "both" if {Role.PREFILL, Role.DECODE} <= held.keys() else next(iter(held)).value
         yield "probe_held", word, tuple(held.values())
-    elif tried and subject.settled(Kind.OVER_POOL) and not any(_waited(r) for r in tried):
+    elif tried and subject.settled(Kind.OVER_POOL) and not subject.cut and not any(_waited(r) for r in tried):
         yield "probe_held", "none", tried
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pdguard.probe.interface import Danger, Kind, Plan, ProbeResult, Release, Side, StepResult, Verdict
+from pdguard.probe.interface import Kind, ProbeResult, Release, StepResult, Verdict
 
 INTERRUPTED = "interrupted"
 """`ProbeResult.stopped` after Ctrl-C."""
@@ -13,7 +14,15 @@ INTERRUPTED = "interrupted"
 _AT_RISK = frozenset({Verdict.LATE, Verdict.WAITED, Verdict.HELD, Verdict.WALKED_ON})
 _UNTOLD = frozenset({Verdict.NOT_TOLD, Verdict.UNPAIRED})
 _FINDINGS = frozenset({Verdict.DRIFTED, Verdict.TRUNCATED})
-_CONTROLS = frozenset({Side.CONTEXT, Side.ADMITTED})
+_NAMED = 3
+"""Things left out that a sentence names."""
+
+_LOOKED = {
+    Kind.CANARY: "known answers did not drift",
+    Kind.PAIRING: "refusals let decode go at once",
+    Kind.ABORT: "both halves were told of clients that left",
+}
+"""What was looked at, by kinds that test no limit."""
 
 
 class Word(enum.Enum):
@@ -59,33 +68,46 @@ def not_released(release: Release) -> bool:
     return release.released is False
 
 
-def is_control(result: StepResult) -> bool:
-    """Whether a step says nothing by itself: a prompt that is admitted, or that no engine looks at."""
-    step = result.step
-    return step.kind is Kind.OVER_POOL and step.length is not None and step.length.side in _CONTROLS
-
-
 def word(result: ProbeResult) -> Word:
     """The whole run's verdict: the worst step's.
 
-    Unknown where nothing but controls said anything, or where the steps that could show the fault were left
-    out for want of consent.
+    Clean only where everything that was asked for and exists was done and told something.
     """
     words = {word_of(one) for one in result.results}
     for worst in (Word.EXPOSED, Word.AT_RISK, Word.FINDINGS):
         if worst in words:
             return worst
-    telling = [r for r in result.results if not is_control(r) and word_of(r) is Word.CLEAN]
-    return Word.CLEAN if telling and not lacks_consent(result.plan) else Word.UNKNOWN
+    return Word.UNKNOWN if gaps(result) else Word.CLEAN
 
 
-def lacks_consent(plan: Plan) -> bool:
-    """Whether the steps that could show an exposure were left out, as nobody consented to them."""
-    return bool(plan.consents) and not any(step.danger is Danger.EXPOSES for step in plan.steps)
+def gaps(result: ProbeResult) -> tuple[str, ...]:
+    """What keeps a run from being clean, each in a few words: left out, not done, told nothing."""
+    found: list[str] = []
+    lost = list(dict.fromkeys(one.what for one in result.plan.left_out if one.lost))
+    if lost:
+        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+        found.append(f"not probed: {'; '.join(lost[:_NAMED])}{more}")
+    done = {one.step.number for one in result.results}
+    undone = [step.number for step in result.plan.steps if step.number not in done and not step.control]
+    if undone:
+        found.append(f"not done: {_steps(undone)}")
+    telling = [one for one in result.results if not one.step.control]
+    unsure = [one.step.number for one in telling if one.verdict is Verdict.INCONCLUSIVE]
+    if unsure:
+        found.append(f"told nothing: {_steps(unsure)}")
+    if not telling and not found:
+        found.append("nothing but controls was there to probe")
+    return tuple(found)
+
+
+def _steps(numbers: Sequence[int]) -> str:
+    listed = ", ".join(str(number) for number in numbers[:12])
+    more = f" and {len(numbers) - 12} more" if len(numbers) > 12 else ""
+    return f"{'step' if len(numbers) == 1 else 'steps'} {listed}{more}"
 
 
 def exit_code(result: ProbeResult) -> int:
-    """20 exposed, 130 interrupted, 12 at risk, 11 findings, 3 nothing could be told, 0 clean."""
+    """20 exposed, 130 interrupted, 12 at risk, 11 findings, 3 not everything was probed or told, 0 clean."""
     said = word(result)
     if said is not Word.EXPOSED and result.stopped == INTERRUPTED:
         return 130
@@ -101,13 +123,15 @@ def said(result: ProbeResult) -> Said:
         Word.EXPOSED: "an answer was made from pages that nobody wrote for its prompt",
         Word.AT_RISK: f"{steps} left a half waiting, held, told late or not told at all",
         Word.FINDINGS: f"{steps} answered otherwise than before, or cut the prompt",
-        Word.UNKNOWN: "nothing but controls was answered in a way that tells; unknown is not a pass",
-        Word.CLEAN: f"{steps} ended as they should",
+        Word.UNKNOWN: f"{'; '.join(gaps(result))}; unknown is not a pass",
+        Word.CLEAN: _clean(result, steps),
     }
-    text = texts[which]
-    if which is Word.UNKNOWN and lacks_consent(result.plan):
-        text = "the steps that could show an exposure were left out; unknown is not a pass"
-    unsure = sum(one.verdict is Verdict.INCONCLUSIVE for one in result.results)
-    if which is Word.CLEAN and unsure:
-        text += f", {unsure} told nothing"
-    return Said(which, f"{result.cluster}: {text}")
+    return Said(which, f"{result.cluster}: {texts[which]}")
+
+
+def _clean(result: ProbeResult, steps: str) -> str:
+    kinds = {one.step.kind for one in result.results if not one.step.control}
+    if kinds & {Kind.OVER_POOL, Kind.STAGING}:
+        return f"{steps} ended as they should"
+    looked = " and ".join(text for kind, text in _LOOKED.items() if kind in kinds)
+    return f"{looked}; limits were not probed"

@@ -17,6 +17,7 @@ from pdguard.probe.interface import (
     Length,
     Release,
     Seen,
+    Side,
     Step,
     StepResult,
     Verdict,
@@ -57,7 +58,7 @@ async def run(step: Step, context: Context) -> StepResult:
         bootstrap=None if step.route.router is not None else context.bootstrap(step.route, length.rank),
         rank=length.rank,
     )
-    seen = await exchange(context, step.route, ask)
+    seen = await exchange(context, step.route, ask, to_the_end=length.side is Side.ADMITTED)
     if words is None:
         return await release_closed(context, judged(step, seen), before)
     real = _real_tokens(step, seen, expected)

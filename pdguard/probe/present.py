@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pdguard.probe.advice import next_step
+from pdguard.probe.context import patience
+from pdguard.probe.costs import served
+from pdguard.probe.figures import in_words, queues_in_words
 from pdguard.probe.interface import (
     Danger,
     HalfResult,
     LeftOut,
     Length,
-    Measure,
     Plan,
     ProbeResult,
     Release,
@@ -30,7 +33,6 @@ _STYLES = {
     Word.CLEAN: "ok",
 }
 NOTHING_SENT = "nothing was sent: add --yes"
-FILE = "--format json -o probe.json"
 
 
 def plan_text(plan: Plan, cluster: str, options: RenderOptions) -> str:
@@ -42,10 +44,13 @@ def plan_text(plan: Plan, cluster: str, options: RenderOptions) -> str:
         lead=(("PLAN  ", "bold"),),
         indent=6,
     )
+    if steps:
+        paper.text(_load(plan), indent=2)
     budget = plan.budget
     paper.text(
         f"budget: {budget.requests:,} requests, {budget.tokens:,} tokens, {budget.seconds:g} s; "
-        f"an answer is waited for {budget.wait:g} s at most, then its request is closed",
+        f"a refusal is waited for {budget.wait:g} s at most, an admitted prompt's answer "
+        f"{patience(budget.wait):g} s; then the request is closed",
         indent=2,
     )
     if plan.canary:
@@ -66,13 +71,18 @@ def plan_text(plan: Plan, cluster: str, options: RenderOptions) -> str:
     return paper.result()
 
 
-def result_text(result: ProbeResult, options: RenderOptions) -> str:
-    """The verdict, each route's steps with both halves, the rest, and the next step."""
+def result_text(
+    result: ProbeResult, options: RenderOptions, cluster: str = "CLUSTER", saved: str = ""
+) -> str:
+    """The verdict, each route's steps with both halves, the rest, and the next step.
+
+    `cluster` is the cluster file, `saved` the file that has the result as JSON, or empty.
+    """
     paper = Paper(options.width, options.color, options.unicode)
     verdict = said(result)
     label = verdict.word.label
     paper.text(verdict.text, lead=((label, _STYLES[verdict.word]), ("  ", "")), indent=len(label) + 2)
-    step = next_step(result)
+    step = next_step(result, cluster, saved)
     paper.text(step, lead=(("next: ", "bold"),), indent=6)
     for name in dict.fromkeys(r.step.route.name for r in result.results):
         paper.blank()
@@ -88,7 +98,8 @@ def result_text(result: ProbeResult, options: RenderOptions) -> str:
     if undone:
         numbers = ", ".join(str(s.number) for s in undone)
         paper.text(f"not done: {'step' if len(undone) == 1 else 'steps'} {numbers}", indent=2)
-    _left_out(paper, result.plan.left_out)
+    # What loses nothing was told with the plan.
+    _left_out(paper, [one for one in result.plan.left_out if one.lost])
     paper.blank()
     paper.text(
         f"{_spent(result)}, {result.seconds:.1f} s; request ids begin with pdguard-probe-{result.run_id}",
@@ -99,10 +110,25 @@ def result_text(result: ProbeResult, options: RenderOptions) -> str:
 
 
 def _spent(result: ProbeResult) -> str:
-    """What was sent; where a router may have tried again, the most that it can have come to."""
-    spent = f"{_count(result.requests, 'request')}, {result.tokens:,} tokens"
+    """What was sent, and what was booked for it: a router may have sent it again."""
+    sent = f"{_count(result.sent, 'request')} sent"
     again = any(one.step.route.tries > 1 for one in result.results)
-    return f"at most {spent} with the router's own retries" if again else spent
+    more = " with the router's own retries" if again else ""
+    return f"{sent}, booked as at most {_count(result.requests, 'request')}, {result.tokens:,} tokens{more}"
+
+
+def _load(plan: Plan) -> str:
+    """What the engines really have to do, besides the worst case."""
+    count, longest = served(plan.steps)
+    if not count:
+        return "no prompt is to be served: all must be refused"
+    which = (
+        "1 prompt will really be served, of"
+        if count == 1
+        else f"{count:,} prompts will really be served, up to"
+    )
+    each = "" if count == 1 else " each"
+    return f"{which} {longest:,} tokens{each}; all others must be refused"
 
 
 def _total(plan: Plan) -> str:
@@ -126,7 +152,10 @@ def _cost(step: Step) -> str:
     whom = step.route.router.name if step.route.router is not None else ""
     engines = ", ".join(dict.fromkeys((*step.route.prefills, *step.route.decodes)))
     to = f"to {whom} (then {engines})" if whom else f"to {engines}"
-    parts = [to, f"{_count(step.requests, 'request')}, {step.tokens:,} tokens, {step.seconds:g} s at most"]
+    tries = step.route.tries
+    each = f" (its router may try {tries} times)" if whom and tries > 1 else "" if whom else " (both halves)"
+    count = f"{_count(step.requests, 'request')}{each}"
+    parts = [to, f"{count}, {step.tokens:,} tokens, {step.seconds:g} s at most"]
     parts += [_held(step)] if step.held_tokens else []
     parts += [step.danger.value] if step.danger is not Danger.ORDINARY else []
     return "; ".join(parts)
@@ -156,19 +185,11 @@ def _step(paper: Paper, result: StepResult) -> None:
     for half in result.halves:
         _half(paper, half)
     for measure in result.measures[:SHOWN_MEASURES]:
-        unit = f" {measure.unit}" if measure.unit else ""
-        paper.text(f"{measure.name}: {_figure(measure)}{unit}", indent=8, style="dim")
+        paper.text(in_words(measure), indent=8, style="dim")
     if len(result.measures) > SHOWN_MEASURES:
         paper.text(
             f"{len(result.measures) - SHOWN_MEASURES} more figures: --format json", indent=8, style="dim"
         )
-
-
-def _figure(measure: Measure) -> str:
-    value = measure.value
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.2f}" if isinstance(value, float) else f"{value}"
 
 
 def _verdict(result: StepResult) -> str:
@@ -202,12 +223,13 @@ def _half(paper: Paper, half: HalfResult) -> None:
 
 
 def _released(release: Release) -> str:
+    how = queues_in_words(release.how)
     if release.released is None:
-        return f"whether it let go is not known: {release.how}"
+        return f"whether it let go is not known: {how}"
     if not release.released:
-        return f"it had not let go when the probe stopped looking: {release.how}"
+        return f"it had not let go when the probe stopped looking: {how}"
     after = "" if release.after is None else f" {release.after:.1f} s"
-    return f"let go{after} after the probe had closed the request: {release.how}"
+    return f"let go{after} after the probe had closed the request: {how}"
 
 
 def _left_out(paper: Paper, left_out: Sequence[LeftOut]) -> None:
@@ -218,31 +240,6 @@ def _left_out(paper: Paper, left_out: Sequence[LeftOut]) -> None:
     for one in left_out:
         todo = f" ({one.todo})" if one.todo else ""
         paper.text(f"{one.what}: {one.why}{todo}", lead=(("  - ", ""),), indent=4)
-
-
-def next_step(result: ProbeResult) -> str:
-    """What the operator does now."""
-    which = said(result).word
-    verdicts = {v for r in result.results for v in (r.verdict, *(h.verdict for h in r.halves))}
-    merge = f"`pdguard probe … {FILE}`, then `pdguard audit --with probe.json`"
-    if which is Word.EXPOSED:
-        return (
-            "set one --context-length on both roles that fits the smaller pool (setting:context-length), or "
-            "take the prefill out of service; then `pdguard harden`, and probe again"
-        )
-    if which is Word.AT_RISK and verdicts & {Verdict.WAITED, Verdict.HELD, Verdict.LATE, Verdict.WALKED_ON}:
-        return (
-            "set one --context-length on both roles that fits the smaller pool (setting:context-length), "
-            f"`pdguard harden` where the engine is not fixed, and keep this: {merge}"
-        )
-    if which is Word.AT_RISK:
-        return f"read what the router does with both halves (`pdguard explain PDG5`), and keep this: {merge}"
-    if which is Word.UNKNOWN:
-        todos = [one.todo for one in result.plan.left_out if one.todo]
-        if not todos:
-            return "see the reasons above, and probe again"
-        return f"probe again with {todos[0]}" if todos[0].startswith("--") else todos[0]
-    return f"merge this into an audit: {merge}"
 
 
 def _count(number: int, word: str) -> str:

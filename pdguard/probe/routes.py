@@ -161,7 +161,7 @@ def _few(pairs: Sequence[PairSubject], left: list[LeftOut]) -> list[PairSubject]
 
 def _others(pair: PairSubject, count: int) -> LeftOut:
     what = f"{count:,} {'pair' if count == 1 else 'pairs'} like {pair.name}, direct"
-    return LeftOut(what, f"{pair.name} stands for them", "name them with --pair")
+    return LeftOut(what, f"{pair.name} stands for them", "name them with --pair", lost=False)
 
 
 def _direct(servers: _Servers, pair: PairSubject) -> Way | LeftOut:

@@ -96,6 +96,7 @@ async def run_probe(
         tokens=ledger.tokens,
         seconds=ledger.seconds,
         stopped=run.stopped,
+        sent=ledger.sent,
     )
 
 

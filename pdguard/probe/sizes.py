@@ -22,6 +22,10 @@ TEXT_SLACK = 32
 """A text comes to about as many tokens as are wanted: it keeps this far from a limit, where there is room."""
 
 ALL = "over-pool lengths"
+ELSEWHERE = "--direct"
+"""What to do about a length that the pairs behind a router do not have in common."""
+
+_FIRST = "a tokenizer refuses these lengths first"
 Sizes = tuple[tuple[Length, ...], tuple[LeftOut, ...]]
 
 
@@ -64,7 +68,7 @@ def router_lengths(pairs: Sequence[PairSubject], texts: bool = False) -> Sizes:
         if missing is not None:
             return (), (LeftOut(ALL, f"{pair.name}: {missing.reason}", missing.how),)
     limits = _of_halves(_facts(p.prefill for p in pairs), _facts(p.decode for p in pairs), None)
-    return _sorted(_sides(limits, None, texts, "use --direct"))
+    return _sorted(_sides(limits, None, texts, ELSEWHERE))
 
 
 def _sorted(every: Iterable[Length | LeftOut]) -> Sizes:
@@ -174,12 +178,13 @@ def _length(m: _Limits, rank: int | None, side: Side, tokens: int) -> Length:
 
 def _admitted(m: _Limits) -> int | LeftOut:
     if isinstance(m.place, Missing):
-        return LeftOut(Side.ADMITTED.value, m.place.reason, m.place.how)
+        return LeftOut(Side.ADMITTED.value, m.place.reason, m.place.how, lost=False)
     most = min(m.prefill[0] - 1, m.decode[0] - 1, m.place, m.opens - 1)
     if most >= 1:
         return most
     why = "no prompt fits: decode's pool is no larger than what it keeps back for decoding"
-    return LeftOut(Side.ADMITTED.value, why, "lower --num-reserved-decode-tokens, or raise the pool")
+    todo = "lower --num-reserved-decode-tokens, or raise the pool"
+    return LeftOut(Side.ADMITTED.value, why, todo, lost=False)
 
 
 Window = tuple[int, int] | LeftOut | None
@@ -190,7 +195,8 @@ def _both(m: _Limits) -> Window:
     low = max(m.prefill[1], m.decode[1])
     if low < m.opens:
         return low, m.opens
-    return LeftOut(Side.BOTH.value, "the tokenizers refuse every prompt that all engines would reject")
+    why = "the tokenizers refuse every prompt that all engines would reject"
+    return LeftOut(Side.BOTH.value, why, lost=False)
 
 
 def _mirror(m: _Limits, elsewhere: str) -> Window:
@@ -200,7 +206,7 @@ def _mirror(m: _Limits, elsewhere: str) -> Window:
         what = "every decode rejects and every prefill admits"
         return LeftOut(Side.DECODE.value, f"the pairs have no length in common that {what}", elsewhere)
     if m.decode[1] >= m.opens:
-        return LeftOut(Side.DECODE.value, "a tokenizer refuses these lengths first")
+        return LeftOut(Side.DECODE.value, _FIRST, lost=False)
     return m.decode[1], min(m.prefill[0], m.opens)
 
 
@@ -211,7 +217,7 @@ def _over_read(m: _Limits, elsewhere: str) -> Window:
         what = "every prefill rejects and every decode admits"
         return LeftOut(Side.PREFILL.value, f"the pairs have no length in common that {what}", elsewhere)
     if m.prefill[1] >= m.opens:
-        return LeftOut(Side.PREFILL.value, "a tokenizer refuses these lengths first")
+        return LeftOut(Side.PREFILL.value, _FIRST, lost=False)
     if isinstance(m.place, Missing):
         return LeftOut(Side.PREFILL.value, m.place.reason, m.place.how)
     if m.prefill[1] > m.place:

@@ -22,6 +22,11 @@ FILLER_TOKENS = 16_384
 """The longest filler; a longer one would prove no more."""
 
 NEW_TOKENS = 12
+SLOW_SECONDS = 30.0
+"""An admitted prompt that takes longer ends the proof: a service that slow is left alone."""
+SHORT = 2 * FILLERS + 2
+"""Admitted prompts of one proof: the fillers, and the control before and after them."""
+
 _OVER_SEED, _CONTROL_SEED = 5, 300
 _TRAFFIC_SEEDS = (1000, 2000)
 
@@ -33,8 +38,7 @@ def filler_length(length: Length) -> int:
 
 def cost(length: Length) -> tuple[int, int]:
     """Requests and tokens of one whole proof, each counted once whoever it is sent to."""
-    short = 2 * FILLERS + 2
-    return short + 2, short * filler_length(length) + 2 * length.tokens
+    return SHORT + 2, SHORT * filler_length(length) + 2 * length.tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +55,21 @@ async def run(step: Step, context: Context) -> StepResult:
     if length is None:
         return inconclusive(step, "no length lies between the limits")
     control = await _admitted(step, context, length, _CONTROL_SEED)
+    if isinstance(control, str):
+        return inconclusive(step, f"the control, an admitted prompt, got no answer that counts ({control})")
     overs: list[_Over] = []
     for seed in _TRAFFIC_SEEDS:
         for number in range(FILLERS):
             sent = await _admitted(step, context, length, seed + number)
             if isinstance(sent, str):
-                return inconclusive(step, f"an admitted prompt got no answer ({sent})")
+                return inconclusive(step, f"an admitted prompt got no answer that counts ({sent})")
         over = await _over(step, context, length)
         overs.append(over)
         if not over.one.answered:
             return _no_answer(step, over)
     again = await _admitted(step, context, length, _CONTROL_SEED)
-    if isinstance(control, str) or isinstance(again, str):
-        return inconclusive(step, "the control, an admitted prompt, was not answered twice")
+    if isinstance(again, str):
+        return inconclusive(step, f"the control, an admitted prompt, was not answered twice ({again})")
     return _compare(step, control, again, *overs)
 
 
@@ -104,9 +110,13 @@ def _compare(step: Step, control: Seen, again: Seen, first: _Over, second: _Over
 
 
 async def _admitted(step: Step, context: Context, length: Length, seed: int) -> Seen | str:
-    seen = await _send(step, context, filler_length(length), seed, length.rank)
+    seen = await _send(step, context, filler_length(length), seed, length.rank, to_the_end=True)
     one = answering(seen, step.route)
-    return one if one.answered else no_answer(seen) or "an empty answer"
+    if not one.answered:
+        return no_answer(seen) or "an empty answer"
+    return (
+        one if one.ended_after <= SLOW_SECONDS else f"it took {one.ended_after:.0f} s, too long for a proof"
+    )
 
 
 async def _over(step: Step, context: Context, length: Length) -> _Over:
@@ -116,7 +126,9 @@ async def _over(step: Step, context: Context, length: Length) -> _Over:
     return _Over(answering(seen, step.route), await release_closed(context, result, before))
 
 
-async def _send(step: Step, context: Context, tokens: int, seed: int, rank: int | None) -> Mapping[str, Seen]:
+async def _send(
+    step: Step, context: Context, tokens: int, seed: int, rank: int | None, *, to_the_end: bool = False
+) -> Mapping[str, Seen]:
     route = step.route
     ask = Ask(
         api=step.api,
@@ -127,4 +139,4 @@ async def _send(step: Step, context: Context, tokens: int, seed: int, rank: int 
         bootstrap=None if route.router is not None else context.bootstrap(route, rank),
         rank=rank,
     )
-    return await exchange(context, route, ask)
+    return await exchange(context, route, ask, to_the_end=to_the_end)

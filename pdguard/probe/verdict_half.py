@@ -83,41 +83,51 @@ def waited_out(step: Step, seen: Seen) -> bool:
 
 
 def _error(step: Step, length: Length, role: Role, seen: Seen) -> Judged:
-    by = f" by {seen.error_side.value}" if seen.error_side is not None else ""
     error = seen.error
+    # A router shows one answer: whose it was it may say.
+    whose = f"{seen.error_side.value}'s" if seen.error_side is not None else "an engine's"
+    routed = role is Role.ROUTER
     if error is ErrorClass.OVER_LIMIT:
-        return _refusal(step, length, role, seen, by)
+        return _refusal(step, length, role, seen, whose)
     if error in TOKENIZERS:
-        said = f"was refused by the tokenizer{by}: {took(seen)}"
+        said = f"passed on a refusal by {whose} tokenizer" if routed else "was refused by the tokenizer"
         if length.side is Side.CONTEXT:
-            return Judged(Verdict.TOKENIZER, said)
-        return Judged(Verdict.INCONCLUSIVE, f"{said}; no limit was tested")
+            return Judged(Verdict.TOKENIZER, f"{said}: {took(seen)}")
+        return Judged(Verdict.INCONCLUSIVE, f"{said}: {took(seen)}; no limit was tested")
     if error in (ErrorClass.WAITED_DECODE, ErrorClass.WAITED_PREFILL):
         waited = "" if seen.said_seconds is None else f", its timeout of {seconds(seen.said_seconds)}"
-        return Judged(Verdict.WAITED, f"gave up waiting{by}: {took(seen)}{waited}")
-    if role is Role.ROUTER and length.side in OVER and seen.status >= 500 and waited_out(step, seen):
-        return Judged(Verdict.WAITED, f"failed{by} only after a timeout: {took(seen)}, {error.value}")
+        said = f"passed on the end of {whose} wait" if routed else "gave up waiting"
+        return Judged(Verdict.WAITED, f"{said}: {took(seen)}{waited}")
+    if routed and length.side in OVER and seen.status >= 500 and waited_out(step, seen):
+        return Judged(
+            Verdict.WAITED, f"passed on {whose} error only after a timeout: {took(seen)}, {error.value}"
+        )
     if error in PASSED_ON and length.side in OVER:
-        return Judged(Verdict.LATE, f"was ended{by} after the handoff had begun: {took(seen)}, {error.value}")
-    return Judged(Verdict.INCONCLUSIVE, f"answered{by} {took(seen)}: {error.value}")
+        said = f"passed on that {whose} half was ended" if routed else "was ended"
+        return Judged(Verdict.LATE, f"{said} after the handoff had begun: {took(seen)}, {error.value}")
+    said = f"passed on {whose} error" if routed and seen.error_side is not None else "answered"
+    return Judged(Verdict.INCONCLUSIVE, f"{said}: {took(seen)}, {error.value}")
 
 
-def _refusal(step: Step, length: Length, role: Role, seen: Seen, by: str) -> Judged:
-    named = "" if seen.said_limit is None else f", naming a limit of {seen.said_limit:,}"
+def _refusal(step: Step, length: Length, role: Role, seen: Seen, whose: str) -> Judged:
+    answer = took(seen) + ("" if seen.said_limit is None else f", naming a limit of {seen.said_limit:,}")
+    routed = role is Role.ROUTER
+    refused = f"passed on {whose} refusal" if routed else "refused"
     if length.side is Side.ADMITTED:
-        why = f"refused{by} {length.tokens:,} tokens, which its limit of {limit_of(length, role):,} admits"
-        return Judged(Verdict.INCONCLUSIVE, f"{why}: {took(seen)}{named}")
+        of = " of" if routed else ""
+        why = f"{refused}{of} {length.tokens:,} tokens, which a limit of {limit_of(length, role):,} admits"
+        return Judged(Verdict.INCONCLUSIVE, f"{why}: {answer}")
     if length.side is Side.CONTEXT:
-        why = f"was refused{by} by the admission limit, not by the tokenizer"
-        return Judged(Verdict.INCONCLUSIVE, f"{why}: {took(seen)}{named}")
+        why = f"{refused} by the admission limit, not by the tokenizer"
+        return Judged(Verdict.INCONCLUSIVE, f"{why}: {answer}")
     door = AT_ONCE + length.tokens / TAKEN_IN
     if seen.ended_after < door and not waited_out(step, seen):
-        return Judged(Verdict.DOOR, f"refused at once{by}: {took(seen)}{named}")
+        return Judged(Verdict.DOOR, f"{refused}: {answer}" if routed else f"refused at once: {answer}")
     # A router that joins both answers passes the refusal on when the other half's timeout has ended.
-    joined = role is Role.ROUTER and step.route.waiting is None
+    joined = routed and step.route.waiting is None
     if joined or waited_out(step, seen):
-        return Judged(Verdict.WAITED, f"refused{by} only after the other half's wait: {took(seen)}{named}")
-    return Judged(Verdict.LATE, f"refused{by}, but not at once: {took(seen)}{named}")
+        return Judged(Verdict.WAITED, f"{refused} only after the other half's wait: {answer}")
+    return Judged(Verdict.LATE, f"{refused}, but not at once: {answer}")
 
 
 def _answer(step: Step, length: Length, role: Role, seen: Seen) -> Judged:

@@ -17,8 +17,10 @@ class Wanted:
     """The probes that are asked for, the ways they take, and what they may spend.
 
     Routers are always gone through where there are any; `direct` adds the pairs behind them. `routers` and
-    `pairs` (`p0→d0`, or `p0->d0`) narrow a run to what they name. `streams` holds False for answers in one
-    piece, True for streamed ones. Raises InputError for nothing asked and for a budget too large.
+    `pairs` (`p0→d0`, or `p0->d0`, which are met directly) narrow a run to what they name. `apis` are the
+    paths that prompts at the limits take; all other probes take /generate. `streams` holds False for answers
+    in one piece, True for streamed ones. Raises InputError for nothing asked, for paths that would not be
+    taken, and for a budget too large.
     """
 
     over_pool: bool = False
@@ -39,6 +41,10 @@ class Wanted:
             raise InputError(
                 "no probe is named",
                 expected="one or more of --over-pool, --abort, --pairing, --canary, --staging",
+            )
+        if not self.over_pool and any(api is not Api.GENERATE for api in self.apis):
+            raise InputError(
+                "--api goes with --over-pool", expected="the other probes without it: they take /generate"
             )
         if not self.apis or not self.streams:
             raise InputError("nothing is left to send", expected="at least one path, streamed or not")

@@ -55,7 +55,8 @@ def step(kind: Kind = Kind.OVER_POOL, route: Route = DIRECT, **more: Any) -> Ste
 def answered(outputs: int = 4, digest: str = "ab" * 16, **more: Any) -> Seen:
     """HTTP 200 with output."""
     values: dict[str, Any] = {"marks": tuple(range(outputs)), "prompt_tokens": 1500, **more}
-    return Seen(End.COMPLETE, 0.01, 200, outputs=outputs, digest=digest, **values)
+    ended_after = values.pop("ended_after", 0.01)
+    return Seen(End.COMPLETE, ended_after, 200, outputs=outputs, digest=digest, **values)
 
 
 @dataclass
@@ -65,6 +66,7 @@ class FakeWire:
     script: Script
     seconds: float = 0.0
     asked: list[tuple[str, Ask]] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
     open: int = 0
     most_open: int = 0
     closed: bool = False
@@ -72,6 +74,7 @@ class FakeWire:
     async def send(self, target: Target, ask: Ask, wait: float, leave: asyncio.Event | None = None) -> Seen:
         del leave
         self.asked.append((target.name, ask))
+        self.waits.append(wait)
         self.open += 1
         self.most_open = max(self.most_open, self.open)
         try:

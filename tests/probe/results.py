@@ -94,7 +94,7 @@ def over_pool(
 def probed(*results: StepResult, more: Sequence[Step] = (), at: str = AT) -> ProbeResult:
     """A run of these results; `more` were planned and not done."""
     plan = Plan((*(r.step for r in results), *more), (), Budget(), canary=True)
-    return ProbeResult("prod", "3fa1", at, at, plan, results, 12, 9000, 21.5, "")
+    return ProbeResult("prod", "3fa1", at, at, plan, results, 12, 9000, 21.5, "", sent=4)
 
 
 def exposed_019() -> ProbeResult:

@@ -307,6 +307,17 @@ def test_a_hold_that_outlives_the_wait_is_not_taken_for_none() -> None:
     assert not found.finished
 
 
+def test_a_transfer_that_fails_by_itself_is_not_a_client_that_was_seen_to_leave() -> None:
+    """smg, streamed, where decode's waiting timeout of 8 s ended a slow transfer."""
+    found = replayed(SMG_STREAMED, stream=True, until=1.0)
+    found.take(7.8, loads((7.8, (2, 4, 0), (7, 4, 0, 0), 2720, 4, 24.25)))
+    assert found.verdict() == (
+        Verdict.NOT_TOLD,
+        "decode never within 8 s (its transfer failed by itself after 7.8 s), "
+        "prefill was told after 7.8 s by the failed transfer",
+    )
+
+
 def test_prefill_that_hears_nothing_in_time_was_not_told() -> None:
     found = replayed(OLD_WHOLE, stream=False, until=1.0)
     found.take(20.0, loads(OLD_WHOLE[2]))

@@ -34,6 +34,7 @@ def test_two_short_texts_give_tokens_a_word_and_what_a_template_adds() -> None:
         (Seen(End.NO_CONNECTION, 0.1, trouble="connection refused"), "connection refused"),
         (kit.answered(prompt_tokens=None), "no usage told"),
         (kit.answered(prompt_tokens=7), "7 and 7 tokens"),
+        (kit.answered(prompt_tokens=7, ended_after=11.0), "a text of 16 words took 11 s"),
     ],
 )
 def test_a_path_without_a_scale_says_why(seen: Seen, reason: str) -> None:

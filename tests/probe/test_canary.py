@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -80,6 +81,18 @@ def test_a_check_that_cannot_be_afforded_is_left_out() -> None:
     assert len(wire.asked) == 7
     assert result.verdict is Verdict.STEADY
     assert "budget" in result.reason
+
+
+def test_known_answers_are_waited_for_to_their_end_and_a_slow_one_is_the_last() -> None:
+    result, wire = run(lambda _, ask: steady(kit.ROUTER, ask))
+    assert set(wire.waits) == {120.0}
+    slow = 2 * len(LENGTHS[:3]) + 1
+    result, wire = run(
+        lambda number, ask: replace(steady(kit.ROUTER, ask), ended_after=11.0 if number == slow else 0.1)
+    )
+    assert len(wire.asked) == slow
+    assert result.verdict is Verdict.STEADY
+    assert "an answer took 11 s, no more were asked for" in result.reason
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,18 @@ import pytest
 from pdguard.facts.catalogue import CATALOGUE
 from pdguard.facts.interface import Value
 from pdguard.facts.observed import KINDS, OBSERVABLE, OVER_POOL, PROBE
-from pdguard.probe.interface import Finish, Kind, Measure, ProbeResult, Role, Side, Step, StepResult, Verdict
+from pdguard.probe.interface import (
+    Finish,
+    Kind,
+    LeftOut,
+    Measure,
+    ProbeResult,
+    Role,
+    Side,
+    Step,
+    StepResult,
+    Verdict,
+)
 from pdguard.probe.observations import observations
 from tests.probe.results import AT, DIRECT, REFUSED, STUB, THROUGH, exposed_019, half, over_pool, probed, step
 
@@ -93,6 +104,23 @@ def test_a_stub_in_the_answer_is_a_walk() -> None:
     assert facts(result, "engine", "p0") == {"reject_fate": "walks on"}
     admitted = probed(over_pool(1, Side.ADMITTED, V.ADMITTED, V.ADMITTED, V.ADMITTED, STUB))
     assert facts(admitted, "engine", "p0") == {}
+
+
+@pytest.mark.parametrize(
+    ("what", "lost", "said"),
+    [
+        ("only prefill rejects, through r0", True, False),
+        ("only prefill rejects, through r0", False, True),
+        ("pairing", True, True),
+    ],
+)
+def test_a_window_that_was_left_out_may_be_open(what: str, lost: bool, said: bool) -> None:
+    """A router may meet pairs that have no length in common; what was not sent is not passed."""
+    result = probed(over_pool(1, Side.BOTH, V.DOOR, V.DOOR, V.DOOR))
+    plan = replace(result.plan, left_out=(LeftOut(what, "no length in common", lost=lost),))
+    found = facts(replace(result, plan=plan))
+    assert ("probe_exposed" in found) is said
+    assert ("probe_held" in found) is said
 
 
 def test_no_exposure_is_said_only_when_everything_was_tried() -> None:

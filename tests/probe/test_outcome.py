@@ -6,9 +6,9 @@ import pytest
 
 from pdguard.probe.interface import (
     Budget,
-    Danger,
     HalfResult,
     Kind,
+    LeftOut,
     Length,
     Plan,
     ProbeResult,
@@ -82,13 +82,58 @@ def test_controls_alone_are_no_pass() -> None:
     assert exit_code(result()) == 3
 
 
-def test_steps_left_out_for_want_of_consent_are_no_pass() -> None:
+GAPS = {
+    "budget": LeftOut("2 steps, from `over-pool, both reject, p0→d0 direct` on", "the budget is too small"),
+    "consent": LeftOut("over-pool, only prefill rejects, through r0", "p0: walks on", "--accept-exposure"),
+    "unknown limits": LeftOut("over-pool lengths, through r0", "pool is not known"),
+    "hard limit": LeftOut("over-pool, both reject, through r0", "5,000,000 tokens are above the hard limit"),
+    "more kinds": LeftOut("4 pairs of 4 more kinds, direct", "one run meets 16 pairs at most"),
+}
+
+
+@pytest.mark.parametrize("reason", GAPS)
+def test_what_was_asked_for_and_left_out_is_no_pass(reason: str) -> None:
+    done, lost = one(Verdict.DOOR), GAPS[reason]
+    run = result(done, plan=Plan((done.step,), (lost,), Budget()))
+    assert exit_code(run) == 3
+    assert f"not probed: {lost.what}; unknown is not a pass" in said(run).text
+    # something worse that was seen is still told
+    worse = result(done, one(Verdict.HELD), plan=Plan((done.step,), (lost,), Budget()))
+    assert exit_code(worse) == 12
+    unharmed = result(done, plan=Plan((done.step,), (replace(lost, lost=False),), Budget()))
+    assert exit_code(unharmed) == 0
+
+
+def test_many_things_left_out_end_in_a_count() -> None:
     done = one(Verdict.DOOR)
-    without = Plan((done.step,), (), Budget(), consents=("p0: a refused prompt walks on",))
-    assert exit_code(result(done, plan=without)) == 3
-    assert "left out" in said(result(done, plan=without)).text
-    exposing = replace(done.step, danger=Danger.EXPOSES)
-    assert exit_code(result(done, plan=replace(without, steps=(exposing,)))) == 0
+    run = result(done, plan=Plan((done.step,), tuple(GAPS.values()), Budget()))
+    assert said(run).text.count("over-pool") == 3
+    assert " and 2 more; unknown is not a pass" in said(run).text
+
+
+def test_a_step_that_was_not_done_or_told_nothing_is_no_pass() -> None:
+    done, second = one(Verdict.DOOR), kit.step(number=2)
+    undone = result(done, plan=Plan((done.step, second), (), Budget()))
+    assert (exit_code(undone), "not done: step 2" in said(undone).text) == (3, True)
+    unsure = result(done, StepResult(second, Verdict.INCONCLUSIVE, "so"))
+    assert (exit_code(unsure), "told nothing: step 2" in said(unsure).text) == (3, True)
+    # controls say nothing either way
+    control = replace(CONTROL, number=2)
+    assert exit_code(result(done, plan=Plan((done.step, control), (), Budget()))) == 0
+    assert exit_code(result(done, StepResult(control, Verdict.INCONCLUSIVE, "so"))) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "text"),
+    [
+        (Kind.CANARY, Verdict.STEADY, "prod: known answers did not drift; limits were not probed"),
+        (Kind.PAIRING, Verdict.PAIRED, "prod: refusals let decode go at once; limits were not probed"),
+        (Kind.ABORT, Verdict.TOLD, "prod: both halves were told of clients that left; limits were not"),
+        (Kind.STAGING, Verdict.INDEPENDENT, "prod: 1 of 1 steps ended as they should"),
+    ],
+)
+def test_a_run_without_limits_says_so(kind: Kind, verdict: Verdict, text: str) -> None:
+    assert said(result(one(verdict, kind=kind))).text.startswith(text)
 
 
 def test_interrupted_is_130_unless_an_exposure_was_seen() -> None:

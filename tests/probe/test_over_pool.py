@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from pdguard.probe import over_pool
 from pdguard.probe.context import Context
-from pdguard.probe.interface import Api, Budget, Kind, Side, StepResult, Verdict
+from pdguard.probe.interface import Api, Budget, Kind, Length, Side, StepResult, Verdict
 from pdguard.simulator import ClusterSpec, Live, RouterSpec
 from tests.probe import kit
 from tests.probe.live import ROUTER, SMG, direct, in_context, length, pair, through
@@ -140,3 +142,36 @@ def test_a_server_that_is_not_there_is_inconclusive() -> None:
     result = in_context(pair("0.5.22", UNEQUAL), body)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "no connection" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("side", "budget", "wait"),
+    [
+        (Side.ADMITTED, Budget(wait=2.0), 120.0),
+        (Side.ADMITTED, Budget(wait=300.0), 300.0),
+        (Side.CONTEXT, Budget(wait=2.0), 2.0),
+        (Side.BOTH, Budget(wait=2.0), 2.0),
+        (Side.DECODE, Budget(wait=2.0), 2.0),
+        (Side.PREFILL, Budget(wait=2.0), 2.0),
+    ],
+)
+def test_only_an_admitted_prompt_is_waited_for_to_its_end(side: Side, budget: Budget, wait: float) -> None:
+    limits = {Side.DECODE: (4090, 1018), Side.PREFILL: (1018, 4090)}.get(side, (1018, 1018))
+    tokens = {Side.ADMITTED: 1000, Side.CONTEXT: 4100}.get(side, 1500)
+    wire = kit.FakeWire(lambda *_: kit.answered())
+    step = kit.step(length=Length(side, tokens, *limits, 4096))
+    asyncio.run(over_pool.run(step, kit.context(wire, budget)))
+    assert set(wire.waits) == {wait}
+
+
+def test_patience_ends_with_the_budget() -> None:
+    wire = kit.FakeWire(lambda *_: kit.answered())
+    step = kit.step(length=Length(Side.ADMITTED, 1000, 1018, 1018, 4096))
+    asyncio.run(over_pool.run(step, kit.context(wire, Budget(seconds=30.0))))
+    assert all(25.0 < wait <= 30.0 for wait in wire.waits)
+
+
+def test_a_slow_answer_to_an_admitted_prompt_is_not_closed_at_the_wait() -> None:
+    slow = pair("0.5.22", EQUAL, transfer_seconds=1.5, waiting_timeout=60.0)
+    result = probe(slow, Side.ADMITTED, tokens=1000, wait=0.3, waiting=60.0)
+    assert result.verdict is Verdict.ADMITTED, result.reason

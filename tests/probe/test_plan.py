@@ -79,11 +79,12 @@ def test_mildest_first_and_direct_before_the_router() -> None:
     assert told(made.steps) == [
         (side, stream, name)
         for side in (Side.CONTEXT, Side.ADMITTED, Side.BOTH, Side.PREFILL)
-        for stream in (False, True)
+        # what no tokenizer takes is sent once a route
+        for stream in ((False,) if side is Side.CONTEXT else (False, True))
         for name in (direct, routed)
     ]
-    assert [s.number for s in made.steps] == list(range(1, 17))
-    assert [s.danger for s in made.steps] == [Danger.ORDINARY] * 12 + [Danger.HOLDS] * 4
+    assert [s.number for s in made.steps] == list(range(1, 15))
+    assert [s.danger for s in made.steps] == [Danger.ORDINARY] * 10 + [Danger.HOLDS] * 4
     assert made.consents == ()
     assert made.left_out == ()
 
@@ -192,27 +193,125 @@ def test_worst_cases() -> None:
     assert made.steps[0].held_tokens == 0
 
 
+WHOLE = (14, 32_700, 388)
+"""Requests, tokens and seconds of all over-limit prompts to one pair."""
+
+
 @pytest.mark.parametrize(
-    ("budget", "option"),
+    ("requests", "kept"),
     [
-        (Budget(requests=9), "--max-requests 16"),
-        (Budget(tokens=30_000), "--max-tokens 40900"),
-        (Budget(seconds=100.0), "--max-seconds 184"),
+        (14, "context admitted admitted* both both* prefill prefill*"),
+        (13, "admitted admitted* both both* prefill prefill*"),
+        (11, "admitted both both* prefill prefill*"),
+        (9, "both both* prefill prefill*"),
+        (7, "both both* prefill"),
+        (3, "both"),
+        (1, ""),
     ],
 )
-def test_the_worst_steps_are_the_first_to_go(budget: Budget, option: str) -> None:
+def test_controls_are_dropped_before_what_tells_and_then_the_worst(requests: int, kept: str) -> None:
+    budget = Budget(requests=requests)
     made = plan(fleet([prefill()], [decode()]), over_pool=True, budget=budget)
-    assert 0 < len(made.steps) < 8
-    assert (
-        told(made.steps)
-        == told(plan(fleet([prefill()], [decode()]), over_pool=True).steps)[: len(made.steps)]
-    )
+    names = [f"{side.name.lower()}{'*' * stream}" for side, stream, _ in told(made.steps)]
+    assert names == kept.split()
+    assert [s.number for s in made.steps] == list(range(1, len(names) + 1))
+    lost = [one for one in made.left_out if one.lost]
+    assert bool(lost) is (requests < 8)
+    assert bool([one for one in made.left_out if not one.lost]) is (requests < 14)
+    assert {one.todo for one in made.left_out} == ({"--max-requests 14"} if requests < 14 else set())
+
+
+@pytest.mark.parametrize(
+    ("budget", "options"),
+    [
+        (Budget(tokens=30_000), "--max-tokens 32700"),
+        (Budget(seconds=100.0), "--max-seconds 388"),
+        (Budget(9, 10_000, 50.0), "--max-tokens 32700 --max-seconds 388 --max-requests 14"),
+    ],
+)
+def test_all_that_a_budget_lacks_is_named_at_once(budget: Budget, options: str) -> None:
+    made = plan(fleet([prefill()], [decode()]), over_pool=True, budget=budget)
     assert sum(s.requests for s in made.steps) <= budget.requests
     assert sum(s.tokens for s in made.steps) <= budget.tokens
     assert sum(s.seconds for s in made.steps) <= budget.seconds
-    (cut,) = made.left_out
-    assert cut.todo == option
-    assert "too small" in cut.why
+    assert {one.todo for one in made.left_out} == {options}
+    assert all("too small" in one.why for one in made.left_out)
+    ample = Budget(*(int(most) for most in WHOLE))
+    assert len(plan(fleet([prefill()], [decode()]), over_pool=True, budget=ample).steps) == 7
+
+
+def test_many_pairs_of_large_prompts_keep_what_tells() -> None:
+    prefills = [prefill(681_280 + n, context=1_048_576, name=f"p{n}") for n in range(9)]
+    made = plan(fleet(prefills, [decode(1_400_000, context=1_048_576)]), over_pool=True, budget=Budget())
+    assert made.steps
+    assert not any(step.control for step in made.steps)
+    lost = next(one for one in made.left_out if one.lost)
+    assert lost.todo.startswith("--max-tokens ")
+    assert lost.todo.endswith(", or --pair p0/d0 for one pair")
+
+
+@pytest.mark.parametrize(("hold", "accepted"), [("on", False), (None, False), (None, True)])
+def test_a_large_admitted_prompt_needs_consent_where_no_hold_drains(hold: str | None, accepted: bool) -> None:
+    version = "0.5.22" if hold else "0.9.0"
+    given = fleet(
+        [prefill(100_000, context=200_000)],
+        [decode(150_000, version, context=200_000, hold=hold)],
+    )
+    made = plan(given, over_pool=True, accept_exposure=accepted)
+    admitted = [s for s in made.steps if s.length is not None and s.length.side is Side.ADMITTED]
+    assert bool(admitted) is (hold == "on" or accepted)
+    if hold == "on":
+        assert made.consents == ()
+        return
+    (why,) = made.consents
+    assert why.startswith("a prompt of ")
+    assert "may outlast the run, and closing it is an abort in mid-transfer (d0: " in why
+    if not accepted:
+        cut = left(made, "over-pool, just admitted")
+        assert (cut.todo, cut.lost) == ("--accept-exposure", False)
+    small = fleet([prefill()], [decode(4096, version, hold=hold)])
+    assert plan(small, over_pool=True).consents == ()
+
+
+def test_an_admitted_prompt_is_booked_with_the_time_it_is_given() -> None:
+    made = plan(fleet([prefill()], [decode()]), over_pool=True, canary=True, staging=True)
+    seconds = {s.kind: s.seconds for s in made.steps if s.kind is not Kind.OVER_POOL}
+    admitted = next(s for s in made.steps if s.control and s.length and s.length.side is Side.ADMITTED)
+    assert admitted.seconds == 120.0 + 12.0
+    # each as long as it may take, and the last one to its end
+    (known,) = (s for s in made.steps if s.kind is Kind.CANARY)
+    assert known.seconds == known.requests / 2 * 10.0 + 110.0
+    assert seconds[Kind.STAGING] == 10 * 30.0 + 90.0 + 2 * (20.0 + 12.0)
+    patient = plan(fleet([prefill()], [decode()]), over_pool=True, budget=Budget(500, 10**8, 3600, 200.0))
+    assert max(s.seconds for s in patient.steps) == 200.0 + 12.0
+
+
+def test_what_is_lost_and_what_is_not() -> None:
+    # a side that does not exist between these limits
+    equal = plan(fleet([prefill(1024)], [decode(1024)], {"r0": None}), over_pool=True, pairing=True)
+    assert [one.lost for one in equal.left_out] == [False]
+    # limits that are not known
+    assert left(plan(fleet([prefill(admission_limit=None)], [decode()]), over_pool=True), "over-pool").lost
+    # a control that cannot be placed, and the same length where it is all that was asked for
+    cramped = fleet([prefill(1024)], [decode(1024, reserved_decode_tokens=2048)])
+    assert not left(plan(cramped, over_pool=True), "just admitted").lost
+    assert left(plan(cramped, abort=True), "abort").lost
+    assert left(plan(cramped, canary=True), "canary").lost
+    # pairing where routers are left out, or where there are none
+    routed = fleet([prefill()], [decode()], {"r0": None})
+    assert left(plan(routed, pairing=True, pairs=("p0/d0".replace("/", "->"),)), "pairing").lost
+    assert not left(plan(fleet([prefill()], [decode()]), pairing=True), "pairing").lost
+
+
+def test_lengths_that_pairs_do_not_share_are_met_directly() -> None:
+    unlike = fleet([prefill(1024), prefill(6000, name="p1", context=8192)], [decode(5000)], {"r0": None})
+    routed = [one for one in plan(unlike, over_pool=True).left_out if one.todo == "--direct"]
+    assert routed
+    assert all(one.lost for one in routed)
+    direct = plan(unlike, over_pool=True, direct=True)
+    assert not [one for one in direct.left_out if one.lost]
+    pairing = left(plan(unlike, pairing=True, direct=True), "pairing")
+    assert (pairing.lost, pairing.todo) == (True, "")
 
 
 def test_a_budget_that_cannot_be_raised_so_far() -> None:
@@ -293,6 +392,11 @@ def test_known_answers_come_first_and_get_what_is_left_of_the_budget() -> None:
     assert {s.kind for s in tight.steps} == {Kind.OVER_POOL}
     assert not tight.canary
     assert left(tight, "canary").todo.startswith("--max-requests ")
+    assert left(tight, "canary").lost
+    # controls go before known answers
+    some = plan(given, over_pool=True, canary=True, budget=Budget(requests=51))
+    assert some.canary
+    assert not any(s.control for s in some.steps)
     alone = plan(given, canary=True)
     assert [s.kind for s in alone.steps] == [Kind.CANARY]
 
@@ -316,7 +420,7 @@ def test_one_reason_on_many_routes_is_told_once() -> None:
     assert [one.what for one in made.left_out] == ["staging, p0→d0 direct and 2 more"]
     poor = plan(fleet(equal, [decode()]), canary=True, budget=Budget(requests=31))
     assert [one.what for one in poor.left_out] == ["canary, p1→d0 direct and 1 more"]
-    assert poor.left_out[0].todo == "--max-requests 90"
+    assert poor.left_out[0].todo == "--max-requests 90, or --pair p0/d0 for one pair"
 
 
 def test_ranks_meet_by_a_room_that_both_read_alike() -> None:
@@ -379,6 +483,8 @@ def test_names_that_are_not_there(wanted: dict[str, Any], text: str) -> None:
     [
         ({}, "no probe is named"),
         ({"over_pool": True, "apis": ()}, "nothing is left to send"),
+        ({"abort": True, "apis": (Api.CHAT,)}, "--api goes with --over-pool"),
+        ({"canary": True, "apis": (Api.GENERATE, Api.COMPLETIONS)}, "--api goes with --over-pool"),
         ({"over_pool": True, "budget": Budget(requests=501)}, "--max-requests is out of range"),
         ({"over_pool": True, "budget": Budget(tokens=0)}, "--max-tokens is out of range"),
         ({"over_pool": True, "budget": Budget(seconds=float("nan"))}, "--max-seconds is out of range"),

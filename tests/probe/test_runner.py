@@ -66,7 +66,7 @@ def test_steps_run_one_at_a_time_in_the_plans_order(monkeypatch: pytest.MonkeyPa
     result, _, said = probe(monkeypatch, ends(Verdict.DOOR), plan(*steps), wire)
     assert [r.step.number for r in result.results] == [1, 2, 3]
     assert wire.most_open == 2
-    assert (result.requests, result.tokens) == (5, 5 * 1500)
+    assert (result.sent, result.requests, result.tokens) == (5, 5, 5 * 1500)
     assert result.stopped == ""
     assert not result.exposed
     assert [text for text in said if text.startswith("step 2")] == [
@@ -75,6 +75,13 @@ def test_steps_run_one_at_a_time_in_the_plans_order(monkeypatch: pytest.MonkeyPa
     ]
     assert result.started_at.endswith("Z")
     assert result.run_id
+
+
+def test_what_was_sent_is_counted_without_a_routers_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    routed = kit.step(route=replace(kit.THROUGH, tries=5))
+    result, wire, _ = probe(monkeypatch, ends(Verdict.DOOR), plan(kit.step(), routed))
+    assert (result.sent, len(wire.asked)) == (3, 3)
+    assert (result.requests, result.tokens) == (7, 7 * 1500)
 
 
 def test_the_first_exposure_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,8 +182,8 @@ def test_behind_a_router_a_window_may_not_be_common() -> None:
     found, left = router_lengths(pairs)
     assert tokens(found) == {Side.CONTEXT: 4100, Side.ADMITTED: 1017, Side.BOTH: 4090}
     assert {one.what: one.todo for one in left} == {
-        "only decode rejects": "use --direct",
-        "only prefill rejects": "use --direct",
+        "only decode rejects": "--direct",
+        "only prefill rejects": "--direct",
     }
     assert "no length in common" in why(left, "only prefill rejects")
 

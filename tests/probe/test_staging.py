@@ -109,3 +109,24 @@ def test_fillers_leave_room_and_have_a_bound() -> None:
     assert staging.filler_length(kit.BETWEEN) == 509
     huge = Length(Side.PREFILL, 700_000, 681_274, 1_048_570, 1_048_576)
     assert staging.filler_length(huge) == 16_384
+
+
+def test_admitted_prompts_are_waited_for_to_their_end_and_refusals_are_not() -> None:
+    _, wire = run(script("ab" * 16), Budget(wait=3.0))
+    admitted = {wait for wait, (_, ask) in zip(wire.waits, wire.asked, strict=True) if ask.length < 1018}
+    over = {wait for wait, (_, ask) in zip(wire.waits, wire.asked, strict=True) if ask.length >= 1018}
+    assert (admitted, over) == ({120.0}, {3.0})
+
+
+@pytest.mark.parametrize("slow", [1, 2])
+def test_a_service_that_is_slow_is_left_alone(slow: int) -> None:
+    def answer(_: Target, ask: Ask) -> Seen:
+        return kit.answered(
+            12, f"{ask.seed:032x}", ended_after=31.0 if len(wire.asked) > 2 * (slow - 1) else 1.0
+        )
+
+    wire = kit.FakeWire(answer)
+    result = asyncio.run(staging.run(STEP, kit.context(wire)))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "it took 31 s, too long for a proof" in result.reason
+    assert len(wire.asked) == 2 * slow

@@ -187,7 +187,7 @@ def test_through_a_router(
     assert result.verdict is verdict
     assert [(h.name, h.role, h.verdict) for h in result.halves] == [("r0", Role.ROUTER, verdict)]
     if seen.error_side is not None:
-        assert f" by {seen.error_side.value}" in result.reason
+        assert f"{seen.error_side.value}'s" in result.reason
 
 
 ROUTED_STREAM = [
@@ -221,7 +221,7 @@ def test_reasons_are_sentences_with_figures() -> None:
         step("1024/4096", routed=True), gave_up(Role.DECODE, 8.0, after=40.5, side=Role.DECODE)
     )
     assert waited.reason == (
-        "the router gave up waiting by decode: 500 after 40.5 s, its timeout of 8.0 s "
+        "the router passed on the end of decode's wait: 500 after 40.5 s, its timeout of 8.0 s "
         "(the router tries up to 5 times)"
     )
 
