@@ -79,7 +79,7 @@ def probe(
     ] = "both",
     max_requests: Annotated[
         int, typer.Option("--max-requests", help="Requests in all, a router's retries included.")
-    ] = 100,
+    ] = 300,
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Prompt tokens in all.")] = 16_000_000,
     max_seconds: Annotated[float, typer.Option("--max-seconds", help="Seconds in all.")] = 1800.0,
     wait: Annotated[
@@ -110,7 +110,7 @@ def probe(
     from pdguard.cli.run import note, read_cluster, write_result
     from pdguard.errors import InputError
     from pdguard.probe.interface import Budget
-    from pdguard.probe.outcome import exit_code
+    from pdguard.probe.outcome import EXPOSED, exit_code
     from pdguard.probe.wanted import Wanted
     from pdguard.report.interface import RenderOptions, options_for
 
@@ -151,11 +151,17 @@ def probe(
     sys.stderr.flush()
     result = _run(plan, described.cluster)
     saved = save or (output if output_format == "json" else None)
-    try:
-        if save is not None:
-            write_result(_result_text(result, "json", options), save)
-    finally:
-        write_result(_result_text(result, output_format, options, str(cluster), saved), output)
+    code = exit_code(result)
+    texts = [(_result_text(result, output_format, options, str(cluster), saved), output)]
+    if save is not None:
+        texts.insert(0, (_result_text(result, "json", options), save))
+    for text, where in texts:
+        try:
+            write_result(text, where)
+        except InputError as error:
+            # What was seen counts for more than where it could not be written.
+            note(str(error))
+            code = code if code == EXPOSED else error.exit_code
     if output is not None:
         from pdguard.probe.outcome import said
 
@@ -163,7 +169,7 @@ def probe(
         note(f"{verdict.word.label} {verdict.text}; written to {output}")
     if saved is not None:
         note(f"next: pdguard audit {cluster} --with {saved}")
-    raise typer.Exit(exit_code(result))
+    raise typer.Exit(code)
 
 
 def _check_files(output: Path | None, save: Path | None) -> None:
@@ -223,11 +229,18 @@ def _plan(cluster: Cluster, wanted: Wanted) -> Plan:
 
 def _run(plan: Plan, cluster: str) -> ProbeResult:
     import asyncio
+    import signal
 
     from pdguard.cli.run import note
     from pdguard.probe.runner import run_probe
 
-    return asyncio.run(run_probe(plan, cluster, note))
+    async def main() -> ProbeResult:
+        task = asyncio.current_task()
+        if task is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await run_probe(plan, cluster, note)
+
+    return asyncio.run(main())
 
 
 def _plan_text(plan: Plan, cluster: str, output_format: str, options: RenderOptions) -> str:

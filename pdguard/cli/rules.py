@@ -35,7 +35,7 @@ def rules(
     ] = None,
     t_hold: Annotated[
         float,
-        typer.Option("--t-hold", min=0.001, max=86_400, metavar="S", help="T_hold in force, in seconds."),
+        typer.Option("--t-hold", min=1, max=86_400, metavar="S", help="T_hold in force, in seconds."),
     ] = 30.0,
     timeout_ratio: Annotated[
         float,
@@ -127,6 +127,9 @@ def _selector(given: list[str]) -> dict[str, str]:
         name, equals, value = one.partition("=")
         if not equals or not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name) or not value.isprintable():
             raise InputError("--selector", expected="LABEL=VALUE, such as cluster=prod", found=repr(one))
+        if "{{" in value:
+            # Prometheus expands templates in the labels of alerts.
+            raise InputError("--selector", expected="a value without {{", found=repr(one))
         if name in found or name in RESERVED or not value:
             why = "once a label, and none that the rules use themselves"
             raise InputError("--selector", expected=why, found=repr(one))

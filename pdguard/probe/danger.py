@@ -36,6 +36,11 @@ def danger_of(
 
 def _over_read(prefills: Sequence[Subject]) -> Judged:
     why = [
+        f"{p.name} cuts prompts to its limit, and decode may read what it has not written"
+        for p in prefills
+        if p.facts.flag("auto_truncate")
+    ]
+    why += [
         f"{p.name}: {_what(p.facts, 'reject_fate')}"
         for p in prefills
         if p.facts.text("reject_fate") not in (RETIRED_AT_DOOR, RETIRED_LATE)

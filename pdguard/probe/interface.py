@@ -206,6 +206,8 @@ class Route:
     `prefills` and `decodes` name the engines that may serve it (one each, where it is direct); `engines`
     is where these answer for themselves, so that their loads and metrics can be read beside a router.
     `tries` is how often a router may send it, `waiting` decode's own timeout in seconds where known.
+    `truncates` says that some engine cuts prompts, `prefill_cuts` that a prefill does; `limits` are the
+    admission limits that the prefills told, by name.
     """
 
     prefills: tuple[str, ...]
@@ -219,6 +221,8 @@ class Route:
     tries: int = 1
     waiting: float | None = None
     truncates: bool = False
+    prefill_cuts: bool = False
+    limits: tuple[tuple[str, int], ...] = ()
     engines: tuple[Target, ...] = ()
 
     @property
@@ -285,7 +289,7 @@ MAX_REQUESTS, MAX_TOKENS, MAX_SECONDS, MAX_WAIT, MAX_PROMPT = 500, 256_000_000, 
 class Budget:
     """What a run may spend in all; `wait` is how long one answer is waited for, in seconds."""
 
-    requests: int = 100
+    requests: int = 300
     tokens: int = 16_000_000
     seconds: float = 1800.0
     wait: float = 20.0

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from pdguard.probe.interface import Kind, ProbeResult, Release, StepResult, Verdict
 
+EXPOSED = 20
+"""The exit code that nothing else may hide."""
+
 INTERRUPTED = "interrupted"
 """`ProbeResult.stopped` after Ctrl-C."""
 
@@ -92,7 +95,8 @@ def gaps(result: ProbeResult) -> tuple[str, ...]:
     if undone:
         found.append(f"not done: {_steps(undone)}")
     telling = [one for one in result.results if not one.step.control]
-    unsure = [one.step.number for one in telling if one.verdict is Verdict.INCONCLUSIVE]
+    # A control that is not as it should be says that the limits are other than told.
+    unsure = [one.step.number for one in result.results if one.verdict is Verdict.INCONCLUSIVE]
     if unsure:
         found.append(f"told nothing: {_steps(unsure)}")
     if not telling and not found:

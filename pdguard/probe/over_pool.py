@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pdguard.probe.calibrate import calibrate, counted, side_of
+from pdguard.probe.confirm import confirmed
 from pdguard.probe.context import Context
 from pdguard.probe.exchange import exchange
 from pdguard.probe.interface import (
@@ -60,10 +61,11 @@ async def run(step: Step, context: Context) -> StepResult:
     )
     seen = await exchange(context, step.route, ask, to_the_end=length.side is Side.ADMITTED)
     if words is None:
-        return await release_closed(context, judged(step, seen), before)
+        return await release_closed(context, await confirmed(context, judged(step, seen)), before)
     real = _real_tokens(step, seen, expected)
     result = judged(replace(step, length=replace(length, tokens=real)), seen)
-    return await release_closed(context, _as_long_as_wanted(result, length), before)
+    result = await confirmed(context, _as_long_as_wanted(result, length))
+    return await release_closed(context, result, before)
 
 
 def judged(step: Step, seen: Mapping[str, Seen]) -> StepResult:

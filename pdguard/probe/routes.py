@@ -184,6 +184,7 @@ def _direct(servers: _Servers, pair: PairSubject) -> Way | LeftOut:
         dp_size=math.lcm(p.integer("dp_size") or 1, d.integer("dp_size") or 1),
         waiting=d.number("waiting_timeout"),
         truncates=_truncates((p, d)),
+        prefill_cuts=_truncates((p,)),
     )
     return Way(route, (pair,))
 
@@ -203,9 +204,21 @@ def _through(servers: _Servers, router: Router, pairs: tuple[PairSubject, ...], 
         tries=facts.integer("retries") or WORST_TRIES,
         waiting=max(known) if known and len(known) == len(waits) else None,
         truncates=_truncates(half.facts for p in pairs for half in (p.prefill, p.decode)),
+        prefill_cuts=_truncates(p.prefill.facts for p in pairs),
+        limits=tuple(_limits(pairs, prefills).items()),
         engines=tuple(engines),
     )
     return Way(route, pairs, router.kind)
+
+
+def _limits(pairs: Iterable[PairSubject], prefills: Collection[str]) -> dict[str, int]:
+    """What each prefill told; of engines that are alike the first speaks for all."""
+    found: dict[str, int] = {}
+    for pair in pairs:
+        limit = pair.prefill.facts.integer("admission_limit")
+        if limit is not None:
+            found.update(dict.fromkeys((n for n in pair.members[0] if n in prefills), limit))
+    return found
 
 
 def _members(groups: Iterable[Collection[str]], names: Collection[str] | None) -> tuple[str, ...]:

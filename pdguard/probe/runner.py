@@ -127,7 +127,7 @@ async def _steps(run: _Run) -> None:
             break
         for canary in run.canaries:
             await canary.check(context, "between")
-    for canary in run.canaries:
+    for canary in run.canaries if not run.stopped else ():
         await canary.check(context, "after", whole=True)
     after = await read_all(context, _engines(plan.steps), metrics=False, limit=_READ_SECONDS)
     for text in left_behind(_engines(plan.steps), before, after):

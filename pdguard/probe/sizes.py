@@ -18,6 +18,9 @@ NEW_TOKENS = 4
 BEYOND = 4
 """A prompt for the tokenizer is longer than the context by so many tokens."""
 
+CUT = 64
+"""A prompt for a half that truncates is over its limit by so many tokens, where there is room."""
+
 TEXT_SLACK = 32
 """A text comes to about as many tokens as are wanted: it keeps this far from a limit, where there is room."""
 
@@ -42,6 +45,8 @@ class _Limits:
     contexts: tuple[int, int]
     opens: int
     place: int | Missing
+    cuts: tuple[bool, bool]
+    """Whether a prefill, and whether a decode, truncates what is over its limit."""
 
 
 def lengths(prefill: FactSet, decode: FactSet, pair: FactSet, texts: bool = False) -> Sizes:
@@ -117,7 +122,12 @@ def _of_halves(prefills: Sequence[FactSet], decodes: Sequence[FactSet], rank: in
         (min(contexts), max(contexts)),
         min(opens),
         _place(decodes, rank),
+        (_cuts(prefills), _cuts(decodes)),
     )
+
+
+def _cuts(halves: Sequence[FactSet]) -> bool:
+    return any(f.flag("auto_truncate") for f in halves)
 
 
 def _span(halves: Sequence[FactSet], rank: int | None) -> tuple[int, int]:
@@ -151,7 +161,11 @@ def _place(decodes: Sequence[FactSet], rank: int | None) -> int | Missing:
 
 def _sides(m: _Limits, rank: int | None, texts: bool, elsewhere: str = "") -> Iterator[Length | LeftOut]:
     beyond = m.contexts[1] + (TEXT_SLACK if texts else BEYOND)
-    yield _length(m, rank, Side.CONTEXT, beyond)
+    stuck = _stuck(m)
+    if stuck:
+        yield LeftOut(Side.CONTEXT.value, stuck, lost=False)
+    else:
+        yield _length(m, rank, Side.CONTEXT, beyond)
     admitted = _admitted(m)
     if isinstance(admitted, int):
         admitted -= min(TEXT_SLACK, admitted // 2) if texts else 0
@@ -162,10 +176,28 @@ def _sides(m: _Limits, rank: int | None, texts: bool, elsewhere: str = "") -> It
     for side, window in zip((Side.BOTH, Side.DECODE, Side.PREFILL), windows, strict=True):
         if isinstance(window, LeftOut):
             yield window
+        elif window is not None and stuck and side is not Side.PREFILL:
+            yield LeftOut(side.value, stuck)
         elif window is not None:
             low, end = window
             more = min(TEXT_SLACK, (end - 1 - low) // 2) if texts else 0
+            if any(m.cuts):
+                more = max(more, min(CUT, end - 1 - low))
             yield _length(m, rank, side, low + more)
+
+
+def _stuck(m: _Limits) -> str:
+    """Why no prompt over decode's limit may be sent, if so: one cut to a length that decode never places."""
+    if not m.cuts[1]:
+        return ""
+    if isinstance(m.place, Missing):
+        return m.place.reason
+    if m.decode[1] <= m.place:
+        return ""
+    return (
+        f"decode cuts to {m.decode[1]:,} tokens and can place {m.place:,} at the most: such a prompt would "
+        "wait for ever at the head of its queue"
+    )
 
 
 def _length(m: _Limits, rank: int | None, side: Side, tokens: int) -> Length:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pdguard.probe.canary import distance
+from pdguard.probe.confirm import confirmed
 from pdguard.probe.context import Context
 from pdguard.probe.exchange import answering, exchange, no_answer
 from pdguard.probe.interface import Ask, Length, Measure, Seen, Step, StepResult, Verdict
@@ -122,7 +123,7 @@ async def _admitted(step: Step, context: Context, length: Length, seed: int) -> 
 async def _over(step: Step, context: Context, length: Length) -> _Over:
     before = await read_all(context, watched(step.route), metrics=False, limit=context.wait)
     seen = await _send(step, context, length.tokens, _OVER_SEED, length.rank)
-    result = judged(step, seen)
+    result = await confirmed(context, judged(step, seen))
     return _Over(answering(seen, step.route), await release_closed(context, result, before))
 
 

@@ -1,7 +1,8 @@
 """From what was seen of a prompt at a limit to a verdict with its reason: straight to a pair, or by a router.
 
 An exposure needs an answer with output to a prompt that prefill did not serve whole: it refused it, it walked
-on with a stub, or its own limit refuses that length. Nothing less is called one.
+on with a stub, it cut it to fewer tokens than decode answered for, or its own limit refuses that length.
+Nothing less is called one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def judge_direct(step: Step, prefill: Seen, decode: Seen) -> StepResult:
     p = judge_half(step, length, Role.PREFILL, prefill)
     d = judge_half(step, length, Role.DECODE, decode)
     if gave_output(decode) and _not_served(step, length, p, prefill, d, decode):
-        d = Judged(Verdict.EXPOSED, f"{d.reason}; prefill had not served this prompt")
+        d = Judged(Verdict.EXPOSED, f"{d.reason}; prefill had not served {_part(prefill, decode)}")
     elif d.verdict is Verdict.DOOR and gave_output(prefill):
         d = Judged(Verdict.LATE, f"{d.reason}, but prefill had served the handoff")
     halves = (
@@ -73,12 +74,25 @@ def judge_router(step: Step, seen: Seen) -> StepResult:
     return StepResult(step, judged.verdict, f"the router {judged.reason}", (half,))
 
 
+def _part(prefill: Seen, decode: Seen) -> str:
+    wrote, read = prefill.prompt_tokens or 0, decode.prompt_tokens or 0
+    return f"{read - wrote:,} tokens of it" if _read_more(prefill, decode) and wrote > 1 else "this prompt"
+
+
+def _read_more(prefill: Seen, decode: Seen) -> bool:
+    """Whether decode answered for more of the prompt than prefill took, as a prefill that truncates does."""
+    wrote, read = prefill.prompt_tokens, decode.prompt_tokens
+    return gave_output(prefill) and wrote is not None and read is not None and read > wrote
+
+
 def _counts_differ(prefill: Seen, decode: Seen) -> bool:
     return gave_output(decode) and prefill.prompt_tokens != decode.prompt_tokens
 
 
 def _not_served(step: Step, length: Length, p: Judged, prefill: Seen, d: Judged, decode: Seen) -> bool:
     """Whether prefill cannot have written what decode answered from."""
+    if _read_more(prefill, decode):
+        return True
     if p.verdict is Verdict.WALKED_ON or prefill.error in (ErrorClass.OVER_LIMIT, *TOKENIZERS):
         return True
     if length.side not in (Side.PREFILL, Side.BOTH) or p.verdict in (Verdict.ADMITTED, Verdict.TRUNCATED):

@@ -135,6 +135,8 @@ def _answer(step: Step, length: Length, role: Role, seen: Seen) -> Judged:
     must, text = must_refuse(length.side, role), step.api is not Api.GENERATE
     counted = "without a count of the prompt" if count is None else f"counting {count:,} of {sent:,} tokens"
     said = f"answered {counted}: {took(seen)}"
+    if role is Role.ROUTER and length.side in (Side.PREFILL, Side.BOTH):
+        return _routed(step, length, count, said)
     if role is Role.PREFILL and count == 1 and sent > 2:
         return Judged(Verdict.WALKED_ON, f"walked on with a stub in place of the prompt: {said}")
     if count is not None and count < sent:
@@ -151,14 +153,28 @@ def _answer(step: Step, length: Length, role: Role, seen: Seen) -> Judged:
         if step.route.truncates:
             return Judged(Verdict.TRUNCATED, f"took a prompt over the context: {said}")
         return Judged(Verdict.INCONCLUSIVE, f"took a prompt longer than the context that it told: {said}")
-    # Through a router only decode's count is seen: whether prefill took the whole prompt is not.
-    if must and step.route.truncates and (role is Role.ROUTER or sent - limit <= NEAR):
+    if must and step.route.truncates and sent - limit <= NEAR:
         return Judged(Verdict.TRUNCATED, f"took a prompt over the limit, as it truncates: {said}")
     if must and count is None and (text or role is Role.PREFILL):
         return Judged(Verdict.INCONCLUSIVE, f"{said}; a limit of {limit:,} was told")
     if must:
         return Judged(Verdict.ADMITTED, f"{said}, though a limit of {limit:,} was told")
     return Judged(Verdict.ADMITTED, said)
+
+
+def _routed(step: Step, length: Length, count: int | None, said: str) -> Judged:
+    """An answer through a router to a prompt that every prefill behind it refuses, or cuts."""
+    most = length.prefill_limit
+    if count is None:
+        return Judged(Verdict.INCONCLUSIVE, f"{said}; a limit of {most:,} was told")
+    if count < most:
+        if step.route.truncates and most - count <= NEAR:
+            return Judged(Verdict.TRUNCATED, f"cut the prompt and {said}")
+        return Judged(Verdict.INCONCLUSIVE, f"{said}; a router that cuts or answers by itself tells nothing")
+    if step.route.prefill_cuts and count <= most:
+        return Judged(Verdict.TRUNCATED, f"cut the prompt and {said}")
+    # What lies beyond prefill's limit no prefill has written, whether it refuses such a prompt or cuts it.
+    return Judged(Verdict.ADMITTED, f"{said}, though a limit of {most:,} was told")
 
 
 def _silence(length: Length, role: Role, seen: Seen) -> Judged:

@@ -211,7 +211,8 @@ def test_a_budget_that_leaves_out_what_tells_is_no_pass(tmp_path: Path) -> None:
     assert "controls, the first" not in done.stdout
 
 
-def test_ctrl_c_closes_everything_and_prints_what_was_seen(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_closes_everything_and_prints_what_was_seen(tmp_path: Path, sent: signal.Signals) -> None:
     with cluster(tmp_path, pair("0.5.22", UNEQUAL, waiting_timeout=60.0)) as (live, file):
         running = subprocess.Popen(
             command(file, "--over-pool", "--yes", "--direct", *QUICK),
@@ -225,7 +226,7 @@ def test_ctrl_c_closes_everything_and_prints_what_was_seen(tmp_path: Path) -> No
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             time.sleep(0.3)
-            running.send_signal(signal.SIGINT)
+            running.send_signal(sent)
             out, err = running.communicate(timeout=10)
         finally:
             running.kill()
@@ -237,6 +238,25 @@ def test_ctrl_c_closes_everything_and_prints_what_was_seen(tmp_path: Path) -> No
     assert "STOPPED  interrupted" in out
     assert "not done: " in out
     assert "Traceback" not in err
+
+
+def test_an_exposure_is_not_hidden_by_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    """The folder goes away while the probe runs; what was seen counts for more."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    with cluster(tmp_path, pair("0.5.19", UNEQUAL, waiting_timeout=1.0)) as (_, file):
+        options = ("--over-pool", "--yes", "--direct", "--accept-exposure", *QUICK, "-o", str(gone / "x"))
+        running = subprocess.Popen(
+            command(file, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert running.stderr is not None
+        for line in running.stderr:
+            if "step 1" in line:
+                gone.rmdir()
+                break
+        _, err = running.communicate(timeout=60)
+    assert running.returncode == 20, err
+    assert "cannot be written" in err
 
 
 class LyingServer:

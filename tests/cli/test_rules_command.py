@@ -65,6 +65,8 @@ def test_a_misspelt_alert_is_met_with_the_nearest(typed: str) -> None:
         ["--selector", "instance=x"],
         ["--selector", "a=b", "--selector", "a=c"],
         ["--t-hold", "0"],
+        ["--t-hold", "0.1"],
+        ["--selector", "a={{ $value }}"],
         ["--timeout-ratio", "1"],
         ["--format", "xml"],
         ["--disable", "Nothing"],

@@ -117,10 +117,10 @@ def test_a_step_that_was_not_done_or_told_nothing_is_no_pass() -> None:
     assert (exit_code(undone), "not done: step 2" in said(undone).text) == (3, True)
     unsure = result(done, StepResult(second, Verdict.INCONCLUSIVE, "so"))
     assert (exit_code(unsure), "told nothing: step 2" in said(unsure).text) == (3, True)
-    # controls say nothing either way
+    # a control that was not sent says nothing; one that is not as it should be speaks against the limits told
     control = replace(CONTROL, number=2)
     assert exit_code(result(done, plan=Plan((done.step, control), (), Budget()))) == 0
-    assert exit_code(result(done, StepResult(control, Verdict.INCONCLUSIVE, "so"))) == 0
+    assert exit_code(result(done, StepResult(control, Verdict.INCONCLUSIVE, "so"))) == 3
 
 
 @pytest.mark.parametrize(

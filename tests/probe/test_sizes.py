@@ -100,10 +100,21 @@ def test_a_missing_fact_leaves_everything_out(name: str) -> None:
     assert left[0].todo
 
 
-def test_truncating_engines_get_the_same_lengths() -> None:
-    plain, _ = of_pair(sized("prefill", 1024), sized("decode", 4096))
-    cut, _ = of_pair(sized("prefill", 1024, auto_truncate=True), sized("decode", 4096, auto_truncate=True))
-    assert cut == plain
+def test_truncating_engines_get_prompts_well_over_their_limits() -> None:
+    cut, _ = of_pair(sized("prefill", 1024, auto_truncate=True), sized("decode", 8192, auto_truncate=True))
+    plain, _ = of_pair(sized("prefill", 1024), sized("decode", 8192))
+    assert tokens(plain)[Side.PREFILL] == 1018
+    assert tokens(cut)[Side.PREFILL] == 1018 + 64
+    assert tokens(cut)[Side.BOTH] == 4095  # there is no more room
+    assert tokens(cut)[Side.ADMITTED] == tokens(plain)[Side.ADMITTED]
+
+
+def test_a_prompt_that_decode_cuts_to_what_it_cannot_place_is_not_sent() -> None:
+    """On a real pair it stood at the head of decode's queue and held up everybody behind it."""
+    found, left = of_pair(sized("prefill", 1024), sized("decode", 4096, auto_truncate=True))
+    assert {Side.CONTEXT, Side.BOTH}.isdisjoint(tokens(found))
+    assert "decode cuts to 4,090 tokens and can place" in why(left, "both reject")
+    assert {one.what: one.lost for one in left}["both reject"] is True
 
 
 def test_the_tokenizer_bounds_what_both_reject() -> None:

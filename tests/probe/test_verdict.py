@@ -282,20 +282,41 @@ def test_an_answer_without_a_prefill_that_served_it(prefill: Seen) -> None:
 
 def test_truncation_by_configuration() -> None:
     one = step("1024/4096", truncates=True)
-    cut = judge_direct(one, answer(1018, outputs=1), answer(1500))
-    assert cut.verdict is V.TRUNCATED
-    assert "the halves cut to other lengths" in cut.reason
+    shorter = judge_direct(one, answer(1018, outputs=1), answer(1000))
+    assert shorter.verdict is V.TRUNCATED
+    assert "the halves cut to other lengths" in shorter.reason
     same = judge_direct(step("1024/1024", truncates=True), answer(1018), answer(1018))
     assert same.verdict is V.TRUNCATED
     assert "other lengths" not in same.reason
-    assert judge_router(replace(one, route=replace(one.route, tries=5)), answer(1500)).verdict is V.TRUNCATED
     # Exactly at the limit nothing is left to cut.
     whole = step("1024/1024", truncates=True, tokens=1018)
     assert judge_direct(whole, answer(1018), answer(1018)).verdict is V.TRUNCATED
     # Told or not: what is left has the length of the limit.
     assert judge_direct(step("1024/1024"), answer(1018), answer(1018)).verdict is V.TRUNCATED
     control = step("1024/4096", truncates=True, side=Side.CONTEXT, tokens=4100)
-    assert judge_direct(control, answer(1018), answer(4090)).verdict is V.TRUNCATED
+    assert judge_direct(control, answer(1018), answer(1018)).verdict is V.TRUNCATED
+
+
+def test_a_prefill_that_cuts_shorter_than_decode_reads_exposes() -> None:
+    """As real pairs of 0.5.22 and 0.5.23 do, whose answers then changed with other traffic."""
+    one = step("1024/4096", truncates=True)
+    cut = judge_direct(one, answer(1018, outputs=1), answer(1500))
+    assert cut.verdict is V.EXPOSED
+    assert "prefill had not served 482 tokens of it" in cut.reason
+    control = step("1024/4096", truncates=True, side=Side.CONTEXT, tokens=4100)
+    assert judge_direct(control, answer(1018), answer(4090)).verdict is V.EXPOSED
+    routed = step("1024/4096", routed=True, truncates=True)
+    cuts = replace(routed, route=replace(routed.route, prefill_cuts=True))
+    assert judge_router(cuts, answer(1500)).verdict is V.EXPOSED
+    assert judge_router(cuts, answer(1018)).verdict is V.TRUNCATED
+    # Only decode cuts: prefill refuses, whatever was cut later.
+    assert judge_router(routed, answer(1500)).verdict is V.EXPOSED
+
+
+@pytest.mark.parametrize("count", [None, 1, 500, 1017])
+@pytest.mark.parametrize("pools", ["1024/4096", "1024/1024"])
+def test_a_router_that_cuts_or_answers_by_itself_proves_nothing(pools: str, count: int | None) -> None:
+    assert judge_router(step(pools, routed=True), answer(count)).verdict is V.INCONCLUSIVE
 
 
 def test_a_stub_is_no_truncation() -> None:
