@@ -32,6 +32,7 @@ from .probing import (
 from .race import data_ports
 from .session import LabSession
 from .spec import LabSpec, RoleSpec, pair
+from .test_audit_live import audit, failing
 from .throttle import SlowLink
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
@@ -41,7 +42,7 @@ only_in_full = pytest.mark.skipif(os.environ.get(EVERY_ENV) != "all", reason=f"o
 WAIT = "10"
 """Above the lab's waiting timeout of 8 s, and below five tries of it."""
 
-SMALL, LARGE = 1024, 4096
+SMALL, LARGE, HUGE = 1024, 4096, 8192
 
 Row = tuple[str, str, str, str, str, str]
 """Side; verdicts of the step, of prefill, of decode; through sglang-router, not streamed and streamed."""
@@ -166,16 +167,39 @@ def test_who_ends_both_halves_when_a_client_leaves(lab: Lab, tmp_path: Path) -> 
 # --- settings and ranks
 
 
-@only_in_full
-@pytest.mark.parametrize("version", ["0.5.22"])
-def test_truncation_is_called_by_its_name(version: str, lab_session: LabSession, tmp_path: Path) -> None:
-    spec = shaped(version, (SMALL, LARGE))
+def truncating(version: str, pools: tuple[int, int]) -> LabSpec:
+    spec = shaped(version, pools)
     cuts = ("--allow-auto-truncate",)
-    spec = replace(spec, prefill=replace(spec.prefill, flags=cuts), decode=replace(spec.decode, flags=cuts))
-    found = probe(lab_session.get(spec), tmp_path, "--over-pool", "--wait", WAIT, "--accept-exposure")
-    said = {r["verdict"] for r in found.of_kind("over-pool")}
-    assert "truncated by configuration" in said
-    assert EXPOSED not in said
+    return replace(spec, prefill=replace(spec.prefill, flags=cuts), decode=replace(spec.decode, flags=cuts))
+
+
+@only_in_full
+@pytest.mark.parametrize("version", ["0.5.22", "0.5.23"])
+def test_truncation_is_called_by_its_name(version: str, lab_session: LabSession, tmp_path: Path) -> None:
+    """Both halves cut alike: no answer is wrong, it is one to another prompt."""
+    lab = lab_session.get(truncating(version, (HUGE, HUGE)))
+    found = probe(lab, tmp_path, "--over-pool", "--direct", "--wait", WAIT, "--accept-exposure")
+    cut = "truncated by configuration"
+    assert found.over_pool(BOTH) == {"all": cut, "prefill": cut, "decode": cut}
+    assert found.over_pool(BOTH, routed=True)["all"] == cut
+    assert (found.code, found.document["exposed"]) == (11, False)
+
+
+@only_in_full
+@pytest.mark.parametrize("version", ["0.5.22", "0.5.23"])
+def test_a_prefill_that_cuts_shorter_than_decode_reads(
+    version: str, lab_session: LabSession, tmp_path: Path
+) -> None:
+    """The newest releases answer from pages of others then, and the answer changes with what ran before."""
+    lab = lab_session.get(truncating(version, (SMALL, HUGE)))
+    found = probe(lab, tmp_path, "--over-pool", "--direct", "--stream", "no", "--accept-exposure")
+    assert found.over_pool(PREFILL_ONLY)["decode"] == EXPOSED
+    assert found.code == 20
+    routed = probe(lab, tmp_path, "--over-pool", "--stream", "no", "--accept-exposure")
+    assert routed.over_pool(PREFILL_ONLY, routed=True)["all"] == EXPOSED
+    report, code = audit(lab, tmp_path)
+    assert ("PDG212", "p0→d0") in failing(report)
+    assert code == 13
 
 
 def ranks(flag: str) -> LabSpec:
