@@ -66,7 +66,19 @@ def judge_half(step: Step, length: Length, role: Role, seen: Seen) -> Judged:
         return _error(step, length, role, seen)
     if gave_output(seen):
         return _answer(step, length, role, seen)
+    if _cut_to_nothing(step, length, seen):
+        # A prompt that fills the context leaves no room for an answer.
+        counted = f"counting {seen.prompt_tokens:,} of {length.tokens:,} tokens"
+        return Judged(
+            Verdict.TRUNCATED, f"cut the prompt and answered without output, {counted}: {took(seen)}"
+        )
     return _silence(length, role, seen)
+
+
+def _cut_to_nothing(step: Step, length: Length, seen: Seen) -> bool:
+    whole = seen.end is End.COMPLETE and seen.status == 200
+    count = seen.prompt_tokens
+    return whole and step.route.truncates and count is not None and 1 < count < length.tokens
 
 
 def took(seen: Seen) -> str:

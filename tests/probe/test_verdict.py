@@ -313,6 +313,19 @@ def test_a_prefill_that_cuts_shorter_than_decode_reads_exposes() -> None:
     assert judge_router(routed, answer(1500)).verdict is V.EXPOSED
 
 
+def test_a_prompt_that_is_cut_to_the_whole_context_leaves_no_room_for_an_answer() -> None:
+    """As real pairs of 0.5.22 and 0.5.23 answered: 200, prompt_tokens at the limit, no token."""
+    empty = answer(1018, outputs=0)
+    for side in (Side.CONTEXT, Side.BOTH):
+        one = step("1024/1024", truncates=True, side=side, tokens=4100)
+        assert judge_direct(one, answer(1018, outputs=1), empty).verdict is V.TRUNCATED
+        routed = step("1024/1024", truncates=True, side=side, tokens=4100, routed=True)
+        assert judge_router(routed, empty).verdict is V.TRUNCATED
+        assert judge_router(replace(routed, route=replace(routed.route, truncates=False)), empty).verdict is (
+            V.INCONCLUSIVE
+        )
+
+
 @pytest.mark.parametrize("count", [None, 1, 500, 1017])
 @pytest.mark.parametrize("pools", ["1024/4096", "1024/1024"])
 def test_a_router_that_cuts_or_answers_by_itself_proves_nothing(pools: str, count: int | None) -> None:
