@@ -6,6 +6,9 @@ from pdguard.probe.interface import Kind, ProbeResult, Verdict
 from pdguard.probe.outcome import Word, said, word_of
 
 _LENGTH = "set one --context-length on both roles that fits the smaller pool (`pdguard explain PDG101`)"
+_CUTS = (
+    "remove --allow-auto-truncate from prefill: decode reads more than it writes (`pdguard explain PDG212`)"
+)
 _EXPLAIN = {Kind.PAIRING: "PDG501", Kind.ABORT: "PDG502"}
 """The check that says what a router has to do with both halves."""
 
@@ -18,6 +21,9 @@ def next_step(result: ProbeResult, cluster: str = "CLUSTER", saved: str = "") ->
     later = "add --save probe.json next time to keep it for `pdguard audit --with`"
     keep = f"then {audit}" if saved else later
     harden = f"`pdguard harden {cluster} --auto` (its engines' nodes must be in the file)"
+    exposed = [r for r in result.results if r.verdict is Verdict.EXPOSED]
+    if any(r.step.route.prefill_cuts for r in exposed):
+        return f"{_CUTS}, and probe again; {keep}"
     if which is Word.EXPOSED:
         return f"{_LENGTH}, or take the prefill out of service; then {harden}, and probe again; {keep}"
     if which is Word.AT_RISK and verdicts & {Verdict.WAITED, Verdict.HELD, Verdict.LATE, Verdict.WALKED_ON}:

@@ -138,6 +138,8 @@ def test_the_next_step_fits_the_verdict() -> None:
     for verdict in (Verdict.EXPOSED, Verdict.HELD):
         assert "`pdguard explain PDG101`" in step(verdict)
         assert harden in step(verdict)
+    cuts = StepResult(replace(HOLDS, route=replace(HOLDS.route, prefill_cuts=True)), Verdict.EXPOSED, "")
+    assert "`pdguard explain PDG212`" in next_step(replace(RESULT, results=(cuts,)))
     assert "`pdguard explain PDG501`" in step(Verdict.UNPAIRED, kind=Kind.PAIRING)
     assert "`pdguard explain PDG502`" in step(Verdict.NOT_TOLD, kind=Kind.ABORT)
     assert step(Verdict.INCONCLUSIVE) == "probe again with --accept-exposure"
