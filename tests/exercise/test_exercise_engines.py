@@ -74,7 +74,7 @@ def engine(version: str) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=[pytest.param(v, marks=pytest.mark.xdist_group(v)) for v in VERSIONS])
 def report(request: pytest.FixtureRequest) -> ExerciseReport:
     return run_exercise(PYTHON, engine(request.param), None, 600)
 
@@ -176,6 +176,7 @@ def by_id(report: PairReport) -> dict[str, str]:
     return {result.id.rpartition(".")[2]: result.outcome for result in report.results}
 
 
+@pytest.mark.xdist_group("pairs")
 @pytest.mark.parametrize("backend", TABLES)
 @pytest.mark.parametrize("decode", VERSIONS)
 def test_the_handshake_of_every_pair(fleet: Fleet, decode: str, backend: str) -> None:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,6 +28,8 @@ from .spec import VERSIONS, LabSpec, RoleSpec, pair
 
 ROOT = Path(__file__).resolve().parents[2]
 _INSIDE = "--inside-namespace"
+_NOTHING_SELECTED = 5
+"""Pytest's exit code."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,11 +63,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _test(options: argparse.Namespace) -> int:
     netns.prepare(LabSpec().highest_port)
     env = {**os.environ, VERSIONS_ENV: ",".join(options.versions)}
-    target = list(options.pytest_args)
-    if not any(Path(argument.partition("::")[0]).exists() for argument in target):
-        here = Path(__file__).resolve().parent
-        target += [str(here), str(here.parent / "exercise")]
-    command = [sys.executable, "-m", "pytest", "-m", "lab and not bench", "-v", *target]
+    given = list(options.pytest_args)
+    if any(Path(argument.partition("::")[0]).exists() for argument in given):
+        return _pytest(given, env)
+    here = Path(__file__).resolve().parent
+    # Deployments are one at a time; exercises need none, and each version is a group of its own.
+    runs = ([str(here)], [str(here.parent / "exercise"), "-n", "auto", "--dist", "loadgroup"])
+    codes = [_pytest([*given, *more], env) for more in runs]
+    return max((code for code in codes if code != _NOTHING_SELECTED), default=_NOTHING_SELECTED)
+
+
+def _pytest(arguments: Sequence[str], env: Mapping[str, str]) -> int:
+    command = [sys.executable, "-m", "pytest", "-m", "lab and not bench", "-v", *arguments]
     # A group of its own: pytest then gets one interrupt from us, not a second one from the terminal.
     tests = subprocess.Popen(
         command,
@@ -79,7 +88,8 @@ def _test(options: argparse.Namespace) -> int:
         return tests.wait()
     except KeyboardInterrupt:
         tests.send_signal(signal.SIGINT)
-        return tests.wait()
+        tests.wait()
+        raise
 
 
 def _up(options: argparse.Namespace) -> int:
