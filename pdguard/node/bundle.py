@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import threading
 import zlib
 from collections.abc import Sequence
 from importlib import resources
@@ -13,6 +14,10 @@ MODULES = (
     *("pyenv", "seen", "imports", "files", "release", "package", "main"),
 )
 """In the order of their imports."""
+
+_PARSING = threading.Lock()
+"""CPython 3.11 counts the depth of syntax trees for all threads at once: two that parse at the same time, as
+for two nodes, may end with a SystemError."""
 
 _LOADER = """# coding: latin-1
 import ast, sys, types, zlib
@@ -58,7 +63,9 @@ def pack(modules: Sequence[str]) -> bytes:
 def _bare(text: str) -> str:
     """`text` without docstrings, and with every line where it was."""
     lines = text.split("\n")
-    for node in ast.walk(ast.parse(text)):
+    with _PARSING:
+        tree = ast.parse(text)
+    for node in ast.walk(tree):
         if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
             continue
         if isinstance(node.value.value, str) and node.end_lineno is not None:

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from string import Template
 
+from pdguard.outcomes.series import both_names
+
 DECODE = 'engine_type=~"decode|dynamic"$selector'
 PREFILL = 'engine_type=~"prefill|dynamic"$selector'
 ANY = 'engine_type=~"prefill|decode|dynamic"$selector'
@@ -247,6 +249,13 @@ _BY_NAME: Mapping[str, Definition] = {one.name: one for one in DEFINITIONS}
 _REFERENCE = re.compile(r"@(\w+)@")
 
 
+_FAMILY = re.compile(r"(sglang:\w+)\{")
+
+
+def _under_both_names(match: re.Match[str]) -> str:
+    return f'{{__name__=~"{"|".join(both_names(match.group(1)))}",'
+
+
 def matchers(selector: Mapping[str, str]) -> str:
     """`selector` as label matchers, each after a comma, quoted for PromQL."""
     return "".join(f",{name}={quoted(value)}" for name, value in sorted(selector.items()))
@@ -270,5 +279,5 @@ def expand(expression: str, limits: Limits, selector: str = "", *, recorded: boo
             return f"{found.record}{{$inner}}" if selector else found.record
         return f"({_REFERENCE.sub(other, found.expression)})"
 
-    text = _REFERENCE.sub(other, expression)
+    text = _FAMILY.sub(_under_both_names, _REFERENCE.sub(other, expression))
     return Template(text).substitute(limits.words(), selector=selector, inner=selector.removeprefix(","))

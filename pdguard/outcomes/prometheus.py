@@ -87,6 +87,10 @@ def _one_of(label: str, values: Iterable[str]) -> str:
     return f'{label}=~"{quote("|".join(re.escape(value) for value in values))}"'
 
 
+def _named(families: Iterable[str]) -> str:
+    return _one_of("__name__", (name for family in families for name in s.both_names(family)))
+
+
 class _Reader:
     def __init__(
         self,
@@ -134,10 +138,10 @@ class _Reader:
             for owner, one in owners(answer):
                 owner.up(one)
         for family in _FAMILIES:
-            for answer in self._samples(selector(self._narrowed, _one_of("__name__", family), which), end):
+            for answer in self._samples(selector(self._narrowed, _named(family), which), end):
                 for owner, one in owners(answer):
                     owner.counter(one)
-        query = selector(self._narrowed, _one_of("__name__", sorted(s.GAUGES)), which)
+        query = selector(self._narrowed, _named(sorted(s.GAUGES)), which)
         for owner, one in owners(self._client.query(query, end)):
             owner.gauge(one)
         for engine in engines:
@@ -165,7 +169,7 @@ class _Reader:
 
     def _suggest(self, missing: Sequence[Engine], engines: Sequence[Engine], reading: Reading) -> None:
         """Say of each engine without series what was looked for and what there is instead."""
-        names = _one_of("__name__", (s.POOL, "sglang:num_running_reqs", "sglang:token_usage"))
+        names = _named((s.POOL, "sglang:num_running_reqs", "sglang:token_usage"))
         answer = self._client.query(f"count by (instance) ({selector(self._narrowed, names)})", reading.end)
         mine = {instance for e in engines for instance in instances(e)}
         others = sorted({one.labels.get("instance", "") for one in answer} - mine)
@@ -199,17 +203,18 @@ class _Targets:
     def counter(self, one: Series) -> None:
         target, own = self._split(one)
         scrapes = self._scrapes.setdefault(target, s.Scrapes())
+        name = s.own_name(one.name)
         if one.broken:
-            scrapes.broken.add(one.name)
+            scrapes.broken.add(name)
         for at, value in one.points:
-            scrapes.add(at, one.name, own, value)
+            scrapes.add(at, name, own, value)
 
     def gauge(self, one: Series) -> None:
         target, own = self._split(one)
         if one.points:
-            self._gauges.setdefault(target, {})[one.name, own] = one.points[-1][1]
+            self._gauges.setdefault(target, {})[s.own_name(one.name), own] = one.points[-1][1]
         elif one.broken:
-            self._scrapes.setdefault(target, s.Scrapes()).broken.add(one.name)
+            self._scrapes.setdefault(target, s.Scrapes()).broken.add(s.own_name(one.name))
 
     def _split(self, one: Series) -> tuple[s.Labels, s.Labels]:
         target = {n: v for n, v in one.labels.items() if n in self._names}

@@ -23,6 +23,21 @@ Labels = tuple[tuple[str, str], ...]
 """Labels in the order of their names."""
 
 HOLDS = metrics.RELEASES
+PREFIX, ESCAPED = "sglang:", "sglang_"
+"""How names begin in the text format, and as a newer client library writes them to a Prometheus that asks for
+OpenMetrics, which allows no colon. Which one a Prometheus stores depends on both."""
+
+
+def both_names(name: str) -> tuple[str, str]:
+    """The two names under which a Prometheus may have a family."""
+    return name, ESCAPED + name.removeprefix(PREFIX)
+
+
+def own_name(name: str) -> str:
+    """The engine's own name of a family, however it was written."""
+    return PREFIX + name.removeprefix(ESCAPED) if name.startswith(ESCAPED) else name
+
+
 HOLD_SECONDS = "sglang:decode_deferred_kv_release_seconds"
 HELD_NOW = metrics.HELD
 ABORTS = metrics.ABORTED

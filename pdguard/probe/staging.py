@@ -18,7 +18,7 @@ from pdguard.probe.over_pool import judged, release_closed
 from pdguard.probe.sending import inconclusive, watched
 from pdguard.probe.state import read_all
 
-FILLERS = 4
+FILLERS = 8
 FILLER_TOKENS = 16_384
 """The longest filler; a longer one would prove no more."""
 

@@ -79,12 +79,18 @@ class EngineApp:
     def _dynamic(self, request: Request) -> Answer:
         spec, path = self.spec, request.path
         if path == "/metrics" and spec.metrics:
-            return text_answer(200, self._page.render(), metrics.CONTENT_TYPE)
+            return text_answer(200, self._metrics(request), metrics.CONTENT_TYPE)
         if path == "/v1/loads" and path in self._paths:
             return self._loads(request)
         if path == "/get_load" and path in self._paths:
             return json_answer(200, loads.get_load(spec, self.state))
         return _NOT_ALLOWED if path in _POST_PATHS else _NOT_FOUND
+
+    def _metrics(self, request: Request) -> str:
+        page = self._page.render()
+        if self.spec.escaped_names and b"openmetrics" in (request.header(b"accept") or b""):
+            return "\n".join(line.replace("sglang:", "sglang_", 1) for line in page.split("\n"))
+        return page
 
     def _loads(self, request: Request) -> Answer:
         rank: int | None = None

@@ -54,6 +54,7 @@ class EngineSpec:
     `overrides` replaces or adds top-level /server_info fields, before the scheduler's own. `seed` sets
     counters to start from, by their full sample name without the engine's own labels, for example
     `decode_deferred_kv_release_total{outcome="timeout"}`.
+    `escaped_names`: a client library that writes `sglang_` for `sglang:` to whoever asks for OpenMetrics.
     """
 
     name: str
@@ -71,6 +72,7 @@ class EngineSpec:
     num_reserved_decode_tokens: int = 512
     allow_auto_truncate: bool = False
     chat_template: bool = True
+    escaped_names: bool = False
     api_key: str | None = None
     admin_api_key: str | None = None
     metrics: bool = True

@@ -159,6 +159,8 @@ def test_watch_writes_a_line_a_reading_and_ends_with_ctrl_c(good: str, tmp_path:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ},
+        # A shell ignores SIGINT for what it starts in the background, and its children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
     )
     with process:
         assert process.stdout is not None

@@ -211,6 +211,11 @@ def test_a_budget_that_leaves_out_what_tells_is_no_pass(tmp_path: Path) -> None:
     assert "controls, the first" not in done.stdout
 
 
+def heed_ctrl_c() -> None:
+    """A shell ignores SIGINT for what it starts in the background, and its children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_closes_everything_and_prints_what_was_seen(tmp_path: Path, sent: signal.Signals) -> None:
     with cluster(tmp_path, pair("0.5.22", UNEQUAL, waiting_timeout=60.0)) as (live, file):
@@ -219,6 +224,7 @@ def test_a_signal_closes_everything_and_prints_what_was_seen(tmp_path: Path, sen
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=heed_ctrl_c,  # noqa: PLW1509
         )
         try:
             deadline = time.monotonic() + 30

@@ -32,6 +32,7 @@ OVER_LIMIT = prompt(1500, 5)
 LIMIT_MESSAGE = "exceeds the maximum allowed length (1018 tokens)"
 LONGEST = 1000
 ANSWERED, GIVEN_UP = 220, 44
+PROOFS = 5
 BY_SOURCE = ("PDG206", "PDG207", "PDG410", "PDG412", "PDG415")
 """Doors, the fake receiver, the acknowledgement of a failed send, and what the hold covers."""
 BY_SETTING = ("PDG401", "PDG402", "PDG403", "PDG411", "PDG413", "PDG414", "PDG417")
@@ -127,11 +128,15 @@ def probes_say_so(lab: Lab, folder: Path) -> None:
         found = probe(lab, folder, "--over-pool", *options, *more)
         assert found.over_pool(PREFILL_ONLY, routed=not options)["all"] == EXPOSED
         assert (found.code, found.document["exposed"]) == (20, True)
-    proof = probe(lab, folder, "--staging", "--direct", "--pair", "p0/d0", "--accept-exposure")
-    assert [r["verdict"] for r in proof.of_kind("staging")] == [EXPOSED]
-    (figures,) = proof.measures("staging")
-    assert figures["control steady"] is True
-    assert figures["answer 1: hash"] != figures["answer 2: hash"]
+    # Which pages the prompt gets is the engine's choice: one proof may meet the same ones twice.
+    for _ in range(PROOFS):
+        proof = probe(lab, folder, "--staging", "--direct", "--pair", "p0/d0", "--accept-exposure")
+        assert [r["verdict"] for r in proof.of_kind("staging")] == [EXPOSED]
+        (figures,) = proof.measures("staging")
+        assert figures["control steady"] is True
+        if figures["answer 1: hash"] != figures["answer 2: hash"]:
+            return
+    raise AssertionError(f"{PROOFS} proofs, and no answer that changed")
 
 
 @oldest_first

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pdguard.node import files, pyenv, release
+from pdguard.node import bundle, files, pyenv, release
 from pdguard.node.bundle import script
 from tests.node.package_tree import PREFILL, SITE, Machine
 
@@ -161,3 +162,11 @@ def test_any_garbage_is_answered(
 def test_the_script_stays_small() -> None:
     assert len(script()) < 30_000
     assert PREFILL.encode() not in script()
+
+
+def test_scripts_for_several_nodes_are_packed_at_once() -> None:
+    """Threads that parse at the same time met a fault of CPython 3.11."""
+    modules = [f"pdguard.node.{name}" for name in bundle.MODULES]
+    with ThreadPoolExecutor(8) as pool:
+        packed = set(pool.map(lambda _: bundle.pack(modules), range(24)))
+    assert packed == {bundle.script()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -16,7 +16,7 @@ from pdguard.cluster.loader import parse_cluster
 from pdguard.cluster.model import Engine
 from pdguard.errors import NothingCollected
 from pdguard.outcomes import series as s
-from pdguard.outcomes.interface import Outcomes, Source
+from pdguard.outcomes.interface import HoldTimes, Outcomes, Source
 from pdguard.outcomes.prometheus import instances, quote, selector
 from pdguard.outcomes.read import read_outcomes
 from pdguard.simulator import ClusterSpec, Live, start_in_thread
@@ -144,6 +144,29 @@ def test_every_figure_is_what_was_counted_through_a_restart(fresh: Setting) -> N
     assert server.number(f"sum(max by (dp_rank) ({d1}))", at) == value(one["d1"].failed_transfers)
     pool = f'sum(max by (dp_rank) ({s.POOL}{{instance="{address(live, "d1")}"}}))'
     assert server.number(pool, at) == value(one["d1"].pool)
+
+
+def test_names_may_have_an_underscore_for_the_colon(tmp_path: Path) -> None:
+    """As real engines with a newer client library answer a Prometheus that asks for OpenMetrics."""
+    spec = ClusterSpec("c", (replace(decode("d0"), escaped_names=True),))
+    with (
+        start_in_thread(spec) as live,
+        prometheus(tmp_path, {"engines": [address(live, "d0")]}) as server,
+    ):
+        setting = Setting(live, server)
+        setting.settle()
+        record_hold(live.engines["d0"].state, "timeout", 30.0)
+        setting.add("d0", "num_aborted_requests_total", 2)
+        setting.settle()
+        assert server.query("sglang:max_total_num_tokens") == []
+        assert server.number("max(sglang_max_total_num_tokens)") == 4096
+        (d0,) = setting.read().engines
+        (since,) = setting.read(0).engines
+    assert {o: value(read) for o, read in d0.holds.items()} == {"drained": 0, "timeout": 1, "error": 0}
+    assert (value(d0.aborts), value(d0.pool)) == (2, 4096)
+    assert value(since.holds["timeout"]) == 1
+    assert isinstance(d0.hold_times, HoldTimes)
+    assert d0.hold_times.count == 1
 
 
 def test_a_reference_is_a_query_that_gives_the_samples(setting: Setting) -> None:

@@ -281,7 +281,7 @@ def test_an_admitted_prompt_is_booked_with_the_time_it_is_given() -> None:
     # each as long as it may take, and the last one to its end
     (known,) = (s for s in made.steps if s.kind is Kind.CANARY)
     assert known.seconds == known.requests / 2 * 10.0 + 110.0
-    assert seconds[Kind.STAGING] == 10 * 30.0 + 90.0 + 2 * (20.0 + 12.0)
+    assert seconds[Kind.STAGING] == 18 * 30.0 + 90.0 + 2 * (20.0 + 12.0)
     patient = plan(fleet([prefill()], [decode()]), over_pool=True, budget=Budget(500, 10**8, 3600, 200.0))
     assert max(s.seconds for s in patient.steps) == 200.0 + 12.0
 
@@ -379,7 +379,7 @@ def test_the_strong_proof_counts_its_filler_traffic() -> None:
     made = plan(fleet([prefill()], [decode()]), staging=True)
     (one,) = made.steps
     assert (one.kind, one.stream, one.danger) == (Kind.STAGING, False, Danger.HOLDS)
-    assert one.requests == 2 * 12
+    assert one.requests == 2 * 20
     assert one.tokens > 2 * 2 * 1018
 
 
