@@ -251,19 +251,19 @@ def _fates_of(result: StepResult) -> Iterator[tuple[str, str]]:
     if prefill is None or decode is None or step.route.truncates:
         return
     if step.length.side in (Side.PREFILL, Side.BOTH) and _walked(prefill, step.length.tokens):
-        yield prefill.name, WALKS_ON
+        yield step.route.prefills[0], WALKS_ON
     if step.length.side is not Side.BOTH:
         return
     pair = prefill.verdict, decode.verdict
     if pair == (Verdict.DOOR, Verdict.DOOR):
-        yield prefill.name, RETIRED_AT_DOOR
-        yield decode.name, RETIRED_AT_DOOR
+        yield step.route.prefills[0], RETIRED_AT_DOOR
+        yield step.route.decodes[0], RETIRED_AT_DOOR
     elif prefill.verdict in _REFUSED and decode.verdict in _WAITED:
         # Decode must reject this prompt too, and would have, had it looked at the door. Prefill answers as
         # fast either way; whether it looked late, its own verdict has to say.
-        yield decode.name, RETIRED_LATE
+        yield step.route.decodes[0], RETIRED_LATE
         if prefill.verdict is Verdict.LATE:
-            yield prefill.name, RETIRED_LATE
+            yield step.route.prefills[0], RETIRED_LATE
 
 
 def _walked(half: HalfResult, tokens: int) -> bool:
