@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pdguard.probe import abort, calibrate, canary, over_pool, pairing, staging
+from pdguard.probe import abort, calibrate, canary, over_pool, staging
 from pdguard.probe.context import patience
 from pdguard.probe.interface import (
     MAX_REQUESTS,
@@ -97,8 +97,6 @@ def cost_of(kind: Kind, route: Route, length: Length, danger: Danger, wait: floa
     admitted = kind is Kind.OVER_POOL and length.side is Side.ADMITTED
     each = patience(wait) if admitted else _longest(route, wait)
     release = over_pool.RELEASE_SECONDS if held or admitted else 0.0
-    if kind is Kind.PAIRING:
-        release = pairing.RELEASE_SECONDS
     if kind is Kind.ABORT:
         # Each try waits for the transfer to begin, and then for both halves to be told.
         seconds = abort.OVERHEAD_SECONDS + abort.TRIES * 2 * wait

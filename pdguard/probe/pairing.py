@@ -21,13 +21,13 @@ from pdguard.probe.interface import (
     Target,
     Verdict,
 )
+from pdguard.probe.over_pool import RELEASE_SECONDS
 from pdguard.probe.sending import Sent, inconclusive, of_role, plainly, sending, watched
 from pdguard.probe.state import OTHERS, Load, at_rest, read_all, until_released
 from pdguard.probe.verdict import judge_router
 
 PAIR_SECONDS = 5.0
 """Seconds within which a dropped half must be gone: an engine looks for its client only every 4 s or so."""
-RELEASE_SECONDS = 12.0
 _LOOK = 0.1
 _LAG = 1.0
 """Seconds that a queue must stay at rest after the answer before it counts as never having been longer."""
