@@ -26,6 +26,7 @@ from pdguard.probe.interface import (
     Verdict,
 )
 from pdguard.probe.present import held_after, plan_text, result_text
+from pdguard.probe.staging import SHORT
 from pdguard.report.interface import RenderOptions
 from tests.probe import kit
 
@@ -181,7 +182,7 @@ def test_a_plan_says_what_is_really_served() -> None:
 
     assert load(HOLDS) == "no prompt is to be served: all must be refused"
     assert load(admitted) == "1 prompt will really be served, of 1,000 tokens; all others must be refused"
-    every = "26 prompts will really be served, up to 1,000 tokens each"
+    every = f"{1 + 15 + SHORT} prompts will really be served, up to 1,000 tokens each"
     assert load(HOLDS, admitted, known, proof).startswith(every)
     text = replace(admitted, api=Api.COMPLETIONS)
     assert load(admitted, text, replace(text, stream=True)).startswith("5 prompts")
