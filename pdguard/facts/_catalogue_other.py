@@ -13,6 +13,7 @@ PAIR_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("safe_context", "int", "both", "the one context length for both roles that fits the smaller pool"),
     ("exposed_lengths", "int", "both", "how many of them also pass prefill's tokenizer, so that they walk on"),
     ("held_seconds", "float", "both", "how long the half that accepted waits, in seconds (300 by default)"),
+    ("refusal_releases", "bool", "both", "a refusal at the door of one half releases the other one at once"),
     ("retries", "int", "router", "how often a router in front tries a failed pair"),
     ("answer_refused", "bool", "both", "decode refuses prefill's bootstrap answer, which has fields it does not know"),
     ("cut_differs", "bool", "both", "one half truncates where the other rejects, or both cut to other lengths"),
@@ -53,6 +54,7 @@ ROUTER_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("workers_unhealthy", "int", "router", "workers that the router holds for unhealthy"),
     ("role_conflicts", "list", "router", "engines whose role differs between the router and the engine"),
     ("pairs_refusals", "text", "package", "a prefill refusal ends the decode half at once: yes or no"),
+    ("refusals_released", "bool", "both", "every engine behind it is known to tell its other half of a refusal"),
     ("pairs_disconnects", "text", "package", "a client that leaves in mid-transfer ends both halves: yes, no, not streamed"),
     ("retries", "int", "package", "tries of a request that failed, the first included"),
     # observed by a probe that was given with --with

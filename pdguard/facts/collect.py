@@ -14,7 +14,7 @@ from pdguard.facts._sources import Sources
 from pdguard.facts.access import keys_of, tls_of
 from pdguard.facts.cluster_facts import count_contents, derive_cluster
 from pdguard.facts.derived import derive_engine
-from pdguard.facts.deriving import version_of
+from pdguard.facts.deriving import derive, version_of
 from pdguard.facts.environment import ENV_FACTS
 from pdguard.facts.fixes import add_fix_facts, miss_fix_facts, weakest
 from pdguard.facts.http import HttpResults, Tls, collect_http
@@ -181,6 +181,9 @@ def _assemble(cluster: Cluster, http: HttpResults, readings: _Readings, observed
         names = set(router.engines or ()) or {e.name for e in http.engines}
         behind = [e for e in http.engines if e.name in names]
         derive_router(subject.facts, frozenset(e.facts.text("version") for e in behind))
+        told = [e.facts.get("refusal_told") for e in behind]
+        every = bool(told) and all(fact is not None and fact.value is True for fact in told)
+        derive(subject.facts, "refusals_released", every, told)
         observed.router(subject, behind)
     nodes = [Subject("node", name) for name in cluster.nodes]
     for node in nodes:

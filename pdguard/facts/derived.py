@@ -23,6 +23,7 @@ def derive_engine(facts: FactSet) -> None:
         derive(facts, "version_kind", version.kind, [facts.get("version")])
     backend = facts.text("backend")
     from_version(facts, "reject_fate", history.REJECT_FATE)
+    from_version(facts, "refusal_told", history.REFUSAL_TOLD)
     from_version(facts, "hold_scope", history.HOLD_SCOPE)
     from_version(facts, "ack_format", history.ACK_FORMAT)
     from_version(facts, "ack_every_rank", history.ACK_EVERY_RANK)

@@ -28,6 +28,7 @@ ENV_FACTS = (
     "waiting_timeout",
     "transfer_timeout",
     "batch_cap",
+    "batch_cap_raw",
     "mori_timeout_ms",
     "tree_core",
     "rust_server",
@@ -74,6 +75,7 @@ _VARIABLE = {
     "waiting_timeout": names.WAITING_TIMEOUT,
     "transfer_timeout": names.MC_TIMEOUT,
     "batch_cap": names.BATCH_CAP,
+    "batch_cap_raw": names.BATCH_CAP,
     "mori_timeout_ms": names.MORI_TIMEOUT,
     "tree_core": names.TREE_CORE,
     "rust_server": names.RUST_SERVER,
@@ -168,6 +170,16 @@ class _Engine:
     def batch_cap(self) -> Answer:
         return self.setting(names.BATCH_CAP)
 
+    def batch_cap_raw(self) -> Answer:
+        """Also where the release does not know the variable: a fix that it was given may."""
+        raw = self.raw(names.BATCH_CAP)
+        if raw is None:
+            return "unset"
+        try:
+            return str(int(raw))
+        except ValueError:
+            return "no number"
+
     def mori_timeout_ms(self) -> Answer:
         return self.setting(names.MORI_TIMEOUT)
 
@@ -205,7 +217,7 @@ def parse_environment(
 
     `env` is None where it could not be read; `version` is None where it is not known. `registered_only` says
     that `env` is the engine's own list over HTTP, which holds registered variables after start: twins are
-    already merged there, and Mooncake's variable never shows.
+    already merged there, and Mooncake's own variable never shows.
     """
     if env is None:
         return EnvReading(
@@ -225,7 +237,10 @@ def _parsed(
     for name in ENV_FACTS:
         ask: Callable[[_Engine], Answer] = getattr(_Engine, name)
         answer = _agreed(version, {release: ask(engine) for release, engine in engines.items()})
-        if registered_only and name in ("transfer_timeout", "env_overridden"):
+        silent = name in ("transfer_timeout", "env_overridden") or (
+            name == "batch_cap_raw" and answer == "unset"  # shown by releases that know it only
+        )
+        if registered_only and silent:
             answer = Missing("the engine does not show this over HTTP", "give the engine a `node:`")
         if isinstance(answer, Missing):
             missing[name] = answer

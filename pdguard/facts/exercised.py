@@ -1,8 +1,11 @@
-"""Facts from exercises: what the installed engine code did when it was run by itself. Grade: exercised."""
+"""Facts from exercises: what the installed engine code did when it was run by itself.
+
+Grade: exercised; of backends whose library was stood in for (MORI, Ascend), fingerprinted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from pdguard.cluster.model import Cluster
@@ -15,6 +18,9 @@ SOURCE = "exercise"
 EXERCISE_SECONDS = 180.0
 ORIGINS = ("prefill-failure", "transport")
 """Failures besides decode's own abort; a failed restore is judged by a contract of its own."""
+
+DOUBLED = ("mori", "ascend")
+"""Backends whose library was never seen: what stands in for it is what the engine's code takes it to be."""
 
 
 class Result(Protocol):
@@ -43,7 +49,7 @@ def add_exercised_facts(facts: FactSet, results: Sequence[Result]) -> None:
 
     def add(name: str, value: Value, *contracts: str) -> None:
         evidence = tuple(Evidence(SOURCE, c, word(c) or "") for c in contracts)
-        facts.put(name, Fact(value, Grade.EXERCISED, evidence))
+        facts.put(name, Fact(value, _grade(contracts), evidence))
 
     doors = "door.prefill.rejected", "door.decode.rejected"
     outcomes = [word(d) for d in doors]
@@ -54,6 +60,9 @@ def add_exercised_facts(facts: FactSet, results: Sequence[Result]) -> None:
         add("reject_fate", history.RETIRED_LATE, doors[0], "result.prefill.aborted")
     elif outcomes[0] == "vulnerable" and late == "vulnerable":
         add("reject_fate", history.WALKS_ON, doors[0], "result.prefill.aborted")
+    told = f"refusal.prefill.{backend}", f"refusal.decode.{backend}"
+    if all(word(c) is not None for c in told):
+        add("refusal_told", all(word(c) == "released" for c in told), *told)
     cell = f"handshake.{backend}.on."
     cleared = f"{cell}cleared-before-drain", f"{cell}cleared-before-abort"
     if all(word(c) in ("drained", "timeout") for c in cleared):
@@ -67,7 +76,8 @@ def add_exercised_facts(facts: FactSet, results: Sequence[Result]) -> None:
         held = all(word(c) == "held" for c in failures)
         if held or word(f"{cell}quiescent") in ("drained", "timeout"):
             add("hold_scope", "every failure" if held else "decode aborts", *failures)
-    if word("transfer.batch-cap.mooncake") is not None:
+    # Ascend is run on a double of its library: what that shows grades nothing of an engine on Ascend.
+    if backend != "ascend" and word("transfer.batch-cap.mooncake") is not None:
         contract = "transfer.batch-cap.mooncake"
         add("batch_cap_support", word(contract) == "capped", contract)
     fakes = "hold.fake-receiver.default", "hold.fake-receiver.on"
@@ -75,6 +85,12 @@ def add_exercised_facts(facts: FactSet, results: Sequence[Result]) -> None:
         add("fake_receiver_fault", any(word(c) != "fixed" for c in fakes), *fakes)
     if word("hicache.restore-consensus") is not None:
         add("restore_fault", word("hicache.restore-consensus") != "fixed", "hicache.restore-consensus")
+
+
+def _grade(contracts: Iterable[str]) -> Grade:
+    """A double is not the library: what was run against one says no more than the source that was run."""
+    doubled = any(set(DOUBLED) & set(contract.split(".")) for contract in contracts)
+    return Grade.FINGERPRINTED if doubled else Grade.EXERCISED
 
 
 def run_exercises(
@@ -108,7 +124,7 @@ def run_exercises(
             done[key] = run_exercise(python, path, contracts_for(backend), EXERCISE_SECONDS).results
         add_exercised_facts(subject.facts, done[key])
         summary = exercised_summary(done[key])
-        subject.facts.add("exercised", summary, Grade.EXERCISED, SOURCE, "contracts")
+        subject.facts.add("exercised", summary, _grade(r.id for r in done[key]), SOURCE, "contracts")
 
 
 def contracts_for(backend: str) -> list[str]:
@@ -118,7 +134,9 @@ def contracts_for(backend: str) -> list[str]:
         if backend in ("mooncake", "nixl", "mori")
         else []
     )
-    shared = ["door", "result", "hold.fake-receiver", "transfer.batch-cap", "hicache"]
+    if backend in ("mooncake", "nixl"):
+        own += [f"refusal.prefill.{backend}", f"refusal.decode.{backend}"]
+    shared = ["door", "result", "hold.fake-receiver", "transfer.batch-cap.mooncake", "hicache"]
     return [*shared, *own]
 
 

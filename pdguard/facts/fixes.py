@@ -60,6 +60,7 @@ def add_fix_facts(
     _acknowledgement(facts, states, backend)
     _told(facts, states, backend)
     _flags(facts, states)
+    _bound(facts, states)
     _unsettled(facts, states)
 
 
@@ -79,7 +80,9 @@ def _lists(facts: FactSet, findings: Sequence[FixFinding], ours: Collection[str]
         "fixes_partial": [f for f in merged if f.state is PARTIAL and f.fix.id not in ours],
         "fixes_absent": [f for f in merged if f.state is ABSENT],
         "fixes_unknown": [f for f in merged if f.state is State.UNKNOWN],
-        "unmerged": [f for f in findings if not f.fix.merged and f.state in (PRESENT, PARTIAL)],
+        "unmerged": [
+            f for f in findings if not f.fix.merged and f.state in (PRESENT, PARTIAL) and f.fix.id not in ours
+        ],
     }
     for name, found in by_state.items():
         ids = tuple(f.fix.id for f in found)
@@ -109,6 +112,7 @@ def _disagreement(facts: FactSet, findings: Sequence[FixFinding], ours: Collecti
 
 DEPENDS: Mapping[str, tuple[str, ...]] = {
     "reject_fate": ("38935", "36988"),
+    "refusal_told": ("X6",),
     "hold_support": ("35049", "35360", "41023", "37077"),
     "hold_scope": ("35049", "35360", "41404"),
     "ack_format": ("35049", "37077"),
@@ -206,7 +210,7 @@ def _hold(facts: FactSet, states: States, backend: str) -> None:
     elif backend in ("mooncake", "nixl", "ascend"):
         _add(facts, "hold_support", "yes", *base, gated)
     elif backend == "mori":
-        can = _is(states, "37077", "mori")
+        can = _settled(states, "37077", "mori")
         if can is not None:
             _add(facts, "hold_support", "yes" if can else "not on this backend", gated, states["37077"])
     else:
@@ -235,7 +239,7 @@ def _acknowledgement(facts: FactSet, states: States, backend: str) -> None:
         wire = history.NO_FORMAT if not base else history.NEW_FORMAT if tagged else history.OLD_FORMAT
         _add(facts, "ack_format", wire, *(states[i] for i in ("35049", "37077") if i in states))
     kept = "37077" if backend in ("nixl", "mori") else "40645"
-    value = _settled(states, kept, "nixl") if backend == "nixl" else _is(states, kept, backend)
+    value = _settled(states, kept, backend) if kept == "37077" else _is(states, kept, backend)
     if value is not None and backend in ("mooncake", "ascend", "nixl", "mori"):
         _add(facts, "ack_kept", value, states[kept])
     every = _is(states, "41402")
@@ -245,7 +249,7 @@ def _acknowledgement(facts: FactSet, states: States, backend: str) -> None:
     if poison is None or base is None:
         return
     safe = _is(states, poison, backend)
-    acknowledges = base and not (backend == "mori" and not _is(states, "37077", "mori"))
+    acknowledges = base and not (backend == "mori" and not _settled(states, "37077", "mori"))
     if states[poison].state is PARTIAL and acknowledges:
         safe = False  # one failed send that is still acknowledged is enough
     if safe is not None:
@@ -256,6 +260,32 @@ def _told(facts: FactSet, states: States, backend: str) -> None:
     told = _is(states, "27372", backend)
     if told is not None and backend in ("mooncake", "ascend", "nixl", "mori"):
         _add(facts, "prefill_told", told, states["27372"])
+    refusal = _is(states, "X6", backend)
+    if refusal is not None and backend:
+        spoken = backend in ("mooncake", "ascend", "nixl")
+        _add(facts, "refusal_told", refusal and spoken, states["X6"])
+
+
+def _bound(facts: FactSet, states: States) -> None:
+    """Where the source has the batch cap, it reads the variable, whatever releases know it."""
+    finding, raw, version = states.get("32758"), facts.get("batch_cap_raw"), version_of(facts)
+    if finding is None or finding.state is not PRESENT:
+        return
+    if raw is None:
+        unknown_to_it = version is not None and version.lookup(history.BATCH_CAP) is False
+        if unknown_to_it and facts.get("batch_cap") is not None:
+            gap = facts.why_missing("batch_cap_raw")
+            said = "the source reads the variable, unknown to this version, and what is set was not read"
+            facts.entries["batch_cap"] = Missing(said, gap.how if gap else "", final=True)
+        return
+    try:
+        value = int(str(raw.value))
+    except ValueError:
+        value = 0  # unset, or no number: no cap
+    known = facts.get("batch_cap")
+    if known is None or known.value != value:
+        spots = [Evidence(SOURCE, f"{finding.fix.id} {s.file}:{s.line}", "reads it") for s in finding.spots]
+        facts.entries["batch_cap"] = Fact(value, Grade.CONFIGURED, (*raw.evidence, *spots[:2]))
 
 
 def _flags(facts: FactSet, states: States) -> None:

@@ -15,11 +15,15 @@ DRAINED, TIMEOUT, NO_HOLD, EARLY_ACK, PARTIAL = "drained", "timeout", "no hold",
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """The half that holds: whether it does, on every failure or only on its own aborts, and its format."""
+    """The half that holds: whether it does, on every failure or only on its own aborts, and its format.
+
+    `reads` says that it takes an acknowledgement in the older format, which only MORI does not by itself.
+    """
 
     holds: bool
     every_failure: bool
     wire: str
+    reads: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,9 @@ def outcome(backend: str, decode: Decode, prefill: Prefill) -> Outcome | None:
     modelled = backend != "nixl"  # a failed NIXL send was not modelled
     if not decode.holds or decode.wire == NO_FORMAT:
         return Outcome(NO_HOLD, NO_HOLD, NO_HOLD if modelled else None, NO_HOLD)
-    # Before the generation tag, MORI had no drain acknowledgement.
-    mute = backend == "mori" and OLD_FORMAT in (decode.wire, prefill.wire)
+    # Before the generation tag, MORI has a drain acknowledgement only where pdguard brought one.
+    older = backend == "mori" and OLD_FORMAT in (decode.wire, prefill.wire)
+    mute = older and not (decode.reads and prefill.keeps)
     failed = TIMEOUT if decode.every_failure else NO_HOLD
     if mute or not prefill.holds or prefill.wire != decode.wire:
         return Outcome(TIMEOUT, TIMEOUT, failed if modelled else None, TIMEOUT)

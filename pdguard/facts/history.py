@@ -25,6 +25,9 @@ REJECT_FATE: Table = {
     (0, 5, 21): RETIRED_AT_DOOR,  # sglang#38935
 }
 
+REFUSAL_TOLD: Flags = {OLDEST: False}
+"""No release tells the other half of a request that it refuses at its door."""
+
 HOLD_CODE: Flags = {OLDEST: False, (0, 5, 19): True}  # sglang#35049, #35360
 HOLD_GATE: Flags = {OLDEST: False, (0, 5, 21): True}
 """From 0.5.21 the variable counts only where the backend's class says that it can (sglang#41023)."""

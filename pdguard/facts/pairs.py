@@ -26,6 +26,7 @@ def derive_pair(pair: PairSubject) -> None:
     _any_differs(facts, "speculative_differs", p, d, SPECULATIVE)
     _any_differs(facts, "versions_differ", p, d, ("version",))
     _bootstrap_answer(facts, p, d)
+    _refusals(facts, p, d)
     _formats(facts, p, d)
     _handshake(facts, p, d)
     _hold_one_side(facts, p, d)
@@ -88,6 +89,18 @@ def _bootstrap_answer(facts: FactSet, p: FactSet, d: FactSet) -> None:
     derive(facts, "answer_refused", known[0] > known[1], _both(p, d, ("version",)))
 
 
+def _refusals(facts: FactSet, p: FactSet, d: FactSet) -> None:
+    """Both doors have to tell: which one refuses is the request's choice."""
+    told = [half.get("refusal_told") for half in (p, d)]
+    silent = [f for f in told if f is not None and f.value is False]
+    if silent:
+        derive(facts, "refusal_releases", False, silent)
+    elif None in told:
+        _miss(facts, "refusal_releases", (p, d), ("refusal_told",))
+    else:
+        derive(facts, "refusal_releases", True, told)
+
+
 def _formats(facts: FactSet, p: FactSet, d: FactSet) -> None:
     one, two = p.get("ack_format"), d.get("ack_format")
     if one is None or two is None:
@@ -106,12 +119,17 @@ def _handshake(facts: FactSet, p: FactSet, d: FactSet) -> None:
     result = None
     # A failed NIXL send was not modelled, so whether one is acknowledged is not asked there.
     of_prefill = OF_PREFILL if d.text("backend") == "nixl" else (*OF_PREFILL, "early_ack")
+    # MORI learns to send an acknowledgement and to read one together.
+    of_decode = (*OF_DECODE, "ack_kept") if d.text("backend") == "mori" else OF_DECODE
     used = [d.get("hold")]
     if holds == "on":
-        used = [*(d.get(n) for n in OF_DECODE), *(p.get(n) for n in of_prefill)]
+        used = [*(d.get(n) for n in of_decode), *(p.get(n) for n in of_prefill)]
     if d.get("backend") is not None and all(f is not None for f in used):
         decode = Decode(
-            holds == "on", d.text("hold_scope") == "every failure", d.text("ack_format") or history.NO_FORMAT
+            holds == "on",
+            d.text("hold_scope") == "every failure",
+            d.text("ack_format") or history.NO_FORMAT,
+            d.text("backend") != "mori" or bool(d.flag("ack_kept")),
         )
         prefill = Prefill(
             p.text("hold") == "on",
@@ -129,8 +147,8 @@ def _handshake(facts: FactSet, p: FactSet, d: FactSet) -> None:
     for name, word in zip(names, words, strict=True):
         if word is not None:
             derive(facts, name, word, used)
-        elif any(d.get(n) is None for n in OF_DECODE):
-            _miss(facts, name, (d, d), OF_DECODE)
+        elif any(d.get(n) is None for n in of_decode):
+            _miss(facts, name, (d, d), of_decode)
         else:
             _miss(facts, name, (p, p), of_prefill)
 

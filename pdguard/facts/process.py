@@ -28,6 +28,7 @@ ALIKE_FACTS = (
     "waiting_timeout",
     "transfer_timeout",
     "batch_cap",
+    "batch_cap_raw",
     "mori_timeout_ms",
     "tree_core",
     "test_injection",

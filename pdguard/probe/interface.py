@@ -82,6 +82,7 @@ class ErrorClass(enum.Enum):
     WAITED_DECODE = "decode waited for the transfer in vain"
     WAITED_PREFILL = "prefill waited for decode in vain"
     TRANSFER = "transfer failed"
+    RELEASED = "ended by the other half's door"
     CHECKSUM = "checksum mismatch"
     RANK_CONFLICT = "the room belongs to another DP rank"
     ABORTED = "aborted"

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from pdguard.facts.history import RETIRED_AT_DOOR, RETIRED_LATE, WALKS_ON
 from pdguard.facts.interface import Value
 from pdguard.facts.observed import KINDS, OVER_POOL, PROBE, Observation
-from pdguard.probe.interface import HalfResult, Kind, ProbeResult, Role, Side, Step, StepResult, Verdict
+from pdguard.probe.interface import (
+    ErrorClass,
+    HalfResult,
+    Kind,
+    ProbeResult,
+    Role,
+    Side,
+    Step,
+    StepResult,
+    Verdict,
+)
 
 _REFUSING = (Side.BOTH, Side.DECODE, Side.PREFILL)
 _WAITED = (Verdict.WAITED, Verdict.HELD)
@@ -255,6 +265,8 @@ def _fates_of(result: StepResult) -> Iterator[tuple[str, str]]:
     if step.length.side is not Side.BOTH:
         return
     pair = prefill.verdict, decode.verdict
+    if any(h.seen is not None and h.seen.error is ErrorClass.RELEASED for h in (prefill, decode)):
+        return  # the door of one half does not show that of the other
     if pair == (Verdict.DOOR, Verdict.DOOR):
         yield step.route.prefills[0], RETIRED_AT_DOOR
         yield step.route.decodes[0], RETIRED_AT_DOOR

@@ -171,6 +171,8 @@ def judge(step: Step, w: Watched) -> tuple[Verdict, str]:
             f"at the timeout, {count}: the client had its answer after {answered:.1f} s, "
             f"when decode's timeout{text} ended"
         )
+    if seen.error is ErrorClass.RELEASED:
+        return Verdict.INCONCLUSIVE, "prefill ended decode's half by itself, there was nothing to drop"
     if seen.refused and seen.error_side is Role.DECODE:
         return Verdict.INCONCLUSIVE, "decode refused the prompt as well, there was nothing to drop"
     if not w.readable:

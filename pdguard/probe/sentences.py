@@ -21,6 +21,8 @@ _SECONDS = r"(?P<seconds>\d{1,9}(?:\.\d{1,9})?)"
 _PATTERNS = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
+        # What a hardened half says of the other one, whose own reason may follow.
+        (ErrorClass.RELEASED, r"(?:prefill|decode) has refused the request at its door"),
         (
             ErrorClass.OVER_LIMIT,
             rf"Input length \({_TOKENS} tokens?\) exceeds the maximum allowed length \({_LIMIT} tokens?\)",

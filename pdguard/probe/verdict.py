@@ -93,7 +93,8 @@ def _not_served(step: Step, length: Length, p: Judged, prefill: Seen, d: Judged,
     """Whether prefill cannot have written what decode answered from."""
     if _read_more(prefill, decode):
         return True
-    if p.verdict is Verdict.WALKED_ON or prefill.error in (ErrorClass.OVER_LIMIT, *TOKENIZERS):
+    refusals = (ErrorClass.OVER_LIMIT, ErrorClass.RELEASED, *TOKENIZERS)
+    if p.verdict is Verdict.WALKED_ON or prefill.error in refusals:
         return True
     if length.side not in (Side.PREFILL, Side.BOTH) or p.verdict in (Verdict.ADMITTED, Verdict.TRUNCATED):
         return False

@@ -101,6 +101,8 @@ def _error(step: Step, length: Length, role: Role, seen: Seen) -> Judged:
     routed = role is Role.ROUTER
     if error is ErrorClass.OVER_LIMIT:
         return _refusal(step, length, role, seen, whose)
+    if error is ErrorClass.RELEASED and length.side in OVER:
+        return _released(step, length, role, seen, whose)
     if error in TOKENIZERS:
         said = f"passed on a refusal by {whose} tokenizer" if routed else "was refused by the tokenizer"
         if length.side is Side.CONTEXT:
@@ -132,14 +134,27 @@ def _refusal(step: Step, length: Length, role: Role, seen: Seen, whose: str) -> 
     if length.side is Side.CONTEXT:
         why = f"{refused} by the admission limit, not by the tokenizer"
         return Judged(Verdict.INCONCLUSIVE, f"{why}: {answer}")
-    door = AT_ONCE + length.tokens / TAKEN_IN
-    if seen.ended_after < door and not waited_out(step, seen):
+    if _at_once(step, length, seen):
         return Judged(Verdict.DOOR, f"{refused}: {answer}" if routed else f"refused at once: {answer}")
     # A router that joins both answers passes the refusal on when the other half's timeout has ended.
     joined = routed and step.route.waiting is None
     if joined or waited_out(step, seen):
         return Judged(Verdict.WAITED, f"{refused} only after the other half's wait: {answer}")
     return Judged(Verdict.LATE, f"{refused}, but not at once: {answer}")
+
+
+def _released(step: Step, length: Length, role: Role, seen: Seen, whose: str) -> Judged:
+    """The end of a half that would have waited, had the other one's door not ended it: it is refused."""
+    routed = role is Role.ROUTER
+    said = f"passed on that {whose} half was" if routed else "was"
+    if _at_once(step, length, seen):
+        return Judged(Verdict.DOOR, f"{said} ended at once by the other half's refusal: {took(seen)}")
+    verdict = Verdict.WAITED if waited_out(step, seen) else Verdict.LATE
+    return Judged(verdict, f"{said} ended by the other half's refusal, but not at once: {took(seen)}")
+
+
+def _at_once(step: Step, length: Length, seen: Seen) -> bool:
+    return seen.ended_after < AT_ONCE + length.tokens / TAKEN_IN and not waited_out(step, seen)
 
 
 def _answer(step: Step, length: Length, role: Role, seen: Seen) -> Judged:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
-FAILED, WAITING, SUCCESS = 0, 2, 4
+FAILED, BOOTSTRAPPING, WAITING, SUCCESS = 0, 1, 2, 4
 """Values of the engine's KVPoll, the same in every release that is patched. Up to WAITING nothing is sent."""
 
 REMEMBERED = 65_536

@@ -74,3 +74,24 @@ def test_a_send_that_is_not_held_says_nothing_of_early_acknowledgements() -> Non
 def test_an_audit_runs_its_own_backend_s_contracts() -> None:
     assert "handshake.nixl.on" in contracts_for("nixl")
     assert not [c for c in contracts_for("other") if c.startswith("handshake")]
+
+
+def test_a_double_is_not_the_library() -> None:
+    """What MORI's code does with a stand-in of its library is never graded above its source."""
+    cells = {
+        "cleared-before-drain": "drained",
+        "cleared-before-abort": "drained",
+        "two-decode-ranks": "drained",
+    }
+    results = [Ran(f"handshake.mori.on.{cell}", word) for cell, word in cells.items()]
+    results += [Ran("handshake.mori.on.failed-send", "timeout")]
+    results += [Ran(f"hold.failure.mori.{origin}", "held") for origin in ("prefill-failure", "transport")]
+    facts = facts_of("mori", *DOORS, *results)
+    names = ("ack_kept", "ack_every_rank", "early_ack", "hold_scope")
+    grades = {name: fact.grade for name in names if (fact := facts.get(name)) is not None}
+    assert grades == dict.fromkeys(names, Grade.FINGERPRINTED)
+    assert facts.value("ack_kept") is True
+    # The doors are the engine's own and need no library.
+    fate = facts.get("reject_fate")
+    assert fate is not None
+    assert fate.grade is Grade.EXERCISED

@@ -24,7 +24,7 @@ RELEASES = ("0.5.5", "0.5.10", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22",
 TWINS = (
     *("reject_fate", "hold_support", "hold_scope", "ack_format", "ack_kept", "ack_every_rank", "early_ack"),
     *("prefill_told", "batch_cap_support", "fake_receiver_fault", "offload_slot_fault"),
-    *("offload_retract_fault", "restore_fault", "rank_local_hold", "hold"),
+    *("offload_retract_fault", "restore_fault", "rank_local_hold", "hold", "refusal_told"),
 )
 
 pytestmark = pytest.mark.wheels

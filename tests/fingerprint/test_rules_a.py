@@ -37,6 +37,7 @@ STATES = {
     "41618": "aaaaaaaaaaaPPP",
     "X4": "---------aPPPP",
     "X5": "---------aaaaP",
+    "X6": "aaaaaaaaaaaaaa",
 }
 BACKENDS = {
     ("27372", "mooncake"): "aaaPPPPPPPPPPP",

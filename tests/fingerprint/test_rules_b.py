@@ -40,6 +40,8 @@ STATES = {
     "X1": "aaaaaaaaaaaaaP",
     "X2": "--aaaaaaaaaaaP",
     "X3": "aaaaaaaaaaaaaP",
+    "X7": "aaaaaaaaaaaaaa",
+    "X8": "aaaaaaaaaaaaaa",
     "24580": "aaaaaaaaaaaaaa",
     "32564": "aaaaaaaaaaaaaa",
     "38704": "aaaaaaaaaaaaaa",
@@ -55,8 +57,9 @@ BACKENDS = {
     ("37077", "nixl"): "aaaaaaaaaaaaPP",
     ("43719", "ascend"): "aaaaaaaaaaaaPP",
     ("X2", "mori"): "--aaaaaaaaaaaP",
+    ("X7", "ascend"): "aaaaaaaaaaaaaa",
 }
-UNMERGED = ("24580", "32564", "38704", "38961")
+UNMERGED = ("24580", "32564", "38704", "38961", "X6", "X7", "X8")
 LETTERS = {
     State.PRESENT: "P",
     State.ABSENT: "a",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from . import netns
+from .cache import Cache
+from .hardened import Engines, harden_engine
 from .lab import Lab
 from .progress import to_stderr
 from .session import LabSession, versions_from_env
@@ -60,6 +63,20 @@ def lab(request: pytest.FixtureRequest, lab_session: LabSession) -> Lab:
     `@pytest.mark.parametrize("lab", [pair("0.5.20", (1024, 4096))], indirect=True, scope="session")`
     """
     return lab_session.get(request.param)
+
+
+@pytest.fixture(scope="session")
+def hardened(tmp_path_factory: pytest.TempPathFactory) -> Engines:
+    """The hardened engine of a version; made once."""
+    made: dict[str, Path] = {}
+
+    def get(version: str) -> Path:
+        if version not in made:
+            folder = tmp_path_factory.mktemp("hardened")
+            made[version] = harden_engine(Cache.default(), version, folder / version)
+        return made[version]
+
+    return get
 
 
 @pytest.fixture(scope="session", params=versions_from_env())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from .client import call
+from .client import call, prompt
 from .errors import LabError
-from .lab import Engine
+from .lab import Engine, Lab
 
 OUTCOMES = "sglang:decode_deferred_kv_release_total"
 FAILED = "sglang:num_transfer_failed_reqs_total"
@@ -81,3 +83,31 @@ def flush(engine: Engine, timeout: float = 60) -> None:
         if time.monotonic() > deadline:
             raise LabError(f"{engine.name} is not idle after {timeout:g} s: {answer.status} {answer.body}")
         time.sleep(_POLL)
+
+
+def resident(engine: Engine) -> int:
+    """Bytes of memory that the engine's processes have, what they share counted in each."""
+    total = 0
+    for pid in engine.server.members():
+        try:
+            pages = Path("/proc", str(pid), "statm").read_text("ascii").split()[1]
+        except OSError:
+            continue  # it ended meanwhile
+        total += int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return total
+
+
+def nothing_is_left(lab: Lab, length: int = 1000) -> None:
+    """Pool, request slots and queues are as in an engine that has just started; a prompt is answered.
+
+    The engine itself counts pool and slots whenever it is idle, and would have ended itself.
+    """
+    drain(lab.engines)
+    for _ in range(2):  # the second time after an idle look at what the first one left
+        for engine in lab.engines:
+            flush(engine)
+    for engine in lab.engines:
+        assert load(engine).used_tokens == 0
+        assert engine.server.exit_code is None
+        assert "leak" not in engine.server.log.read_text("utf-8", errors="replace")
+    assert lab.direct(prompt(length)).decode.ok

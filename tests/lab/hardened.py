@@ -1,16 +1,44 @@
-"""A copy of an engine, hardened as an operator would do it: by the command."""
+"""A copy of an engine, hardened as an operator would do it: by the command. And the deployments of it."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from .cache import Cache
 from .errors import LabError
 from .provision import STUBS
+from .race import HOLD
+from .spec import Backend, LabSpec, Role, pair
 
+Engines = Callable[[str], Path]
+"""The hardened engine of a version."""
+
+WAIT = 8.0
 _TIMEOUT = 900
+
+
+def stock(version: str, pools: tuple[int, int], backend: Backend = "mooncake") -> LabSpec:
+    """A pair whose greedy answers do not depend on what else is in the batch: with 32 bits, not with 16."""
+    spec = pair(version, pools, router="sglang-router", backend=backend, waiting_timeout=WAIT)
+    prefill, decode = (replace(role, flags=("--dtype", "float32")) for role in (spec.prefill, spec.decode))
+    return replace(spec, prefill=prefill, decode=decode)
+
+
+def with_hold(spec: LabSpec, root: Path) -> LabSpec:
+    """The spec on hardened engines, with the setting that the plan asks for."""
+    env = ((HOLD, "1"),)
+    prefill, decode = (replace(role, env=env) for role in (spec.prefill, spec.decode))
+    return replace(spec, prefill=prefill, decode=decode, engine_root=root)
+
+
+def mixed(spec: LabSpec, root: Path, role: Role) -> LabSpec:
+    """The spec with one role hardened; the other stays as it comes."""
+    hardened = replace(spec.role(role), env=((HOLD, "1"),), engine_root=root)
+    return replace(spec, prefill=hardened) if role == "prefill" else replace(spec, decode=hardened)
 
 
 def harden_engine(cache: Cache, version: str, target: Path) -> Path:

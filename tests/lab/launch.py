@@ -45,7 +45,7 @@ def engine_command(spec: LabSpec, cache: Cache, model: Path, role: Role, index: 
 
 def engine_env(spec: LabSpec, cache: Cache, stubs: Path, role: Role) -> dict[str, str]:
     """The environment of one engine. Nothing of the caller's but a few harmless names gets in."""
-    code = spec.engine_root or cache.engine(spec.version)
+    code = spec.role(role).engine_root or spec.engine_root or cache.engine(spec.version)
     sites = [cache.site(name) for name in spec.extra_sites if name == "nixl"]
     env = _base_env(cache, [stubs, code, *sites])
     env.update(

@@ -67,8 +67,9 @@ def _test(options: argparse.Namespace) -> int:
     if any(Path(argument.partition("::")[0]).exists() for argument in given):
         return _pytest(given, env)
     here = Path(__file__).resolve().parent
-    # Deployments are one at a time; exercises need none, and each version is a group of its own.
-    runs = ([str(here)], [str(here.parent / "exercise"), "-n", "auto", "--dist", "loadgroup"])
+    # Deployments are one at a time; exercises need none, and each version is a group of its own. They mostly
+    # wait, so that more of them run at once than there are cores.
+    runs = ([str(here)], [str(here.parent / "exercise"), "-n", "4", "--dist", "loadgroup"])
     codes = [_pytest([*given, *more], env) for more in runs]
     return max((code for code in codes if code != _NOTHING_SELECTED), default=_NOTHING_SELECTED)
 

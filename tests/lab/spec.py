@@ -18,12 +18,13 @@ BASE_PORT = 21000
 
 @dataclass(frozen=True)
 class RoleSpec:
-    """What one role gets on top of the common flags."""
+    """What one role gets on top of the common flags; `engine_root` wins over that of the deployment."""
 
     pool: int = 4096
     context: int = 4096
     flags: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    engine_root: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import pytest
 
 from . import traffic
 from .cache import Cache
-from .hardened import harden_engine
+from .hardened import harden_engine, stock, with_hold
 from .lab import Lab
 from .session import LabSession
-from .test_harden_live import LONGEST, UNEQUAL, stock, with_hold
+from .test_harden_live import LONGEST, UNEQUAL
 
 pytestmark = [pytest.mark.lab, pytest.mark.bench, pytest.mark.timeout(3600)]
 ROUNDS = 3

@@ -69,9 +69,19 @@ def mix(answered: int, longest: int, *, given_up: int = 0, seed: int = 4) -> lis
 
 def send(lab: Lab, asks: Sequence[Ask], clients: int = 4) -> dict[int, Reply]:
     """Send `asks` by so many clients at once; the replies of those that wait, by number."""
+    return {number: reply for number, (reply, _) in send_timed(lab, asks, clients).items()}
+
+
+def send_timed(lab: Lab, asks: Sequence[Ask], clients: int = 4) -> dict[int, tuple[Reply, float]]:
+    """The same, each with the seconds it took."""
+
+    def one(ask: Ask) -> tuple[Reply | None, float]:
+        started = time.monotonic()
+        return _one(lab, ask), time.monotonic() - started
+
     with ThreadPoolExecutor(clients) as pool:
-        replies = pool.map(lambda ask: _one(lab, ask), asks)
-        return {ask.number: reply for ask, reply in zip(asks, replies, strict=True) if reply is not None}
+        pairs = zip(asks, pool.map(one, asks), strict=True)
+        return {ask.number: (reply, took) for ask, (reply, took) in pairs if reply is not None}
 
 
 def _one(lab: Lab, ask: Ask) -> Reply | None:

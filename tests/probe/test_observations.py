@@ -10,6 +10,7 @@ from pdguard.facts.catalogue import CATALOGUE
 from pdguard.facts.interface import Value
 from pdguard.facts.observed import KINDS, OBSERVABLE, OVER_POOL, PROBE
 from pdguard.probe.interface import (
+    ErrorClass,
     Finish,
     Kind,
     LeftOut,
@@ -97,6 +98,13 @@ def test_a_refusal_within_a_stream_is_no_stub() -> None:
     within = replace(REFUSED, status=200, inner_status=400, prompt_tokens=1, finish=Finish.ABORT)
     one = over_pool(1, Side.BOTH, V.DOOR, V.DOOR, V.DOOR, within)
     assert facts(probed(one), "engine", "p0") == {"reject_fate": "is retired at the door"}
+
+
+def test_a_half_that_the_other_one_s_door_has_ended_does_not_show_its_own() -> None:
+    ended = replace(REFUSED, error=ErrorClass.RELEASED)
+    found = probed(over_pool(1, Side.BOTH, V.DOOR, V.DOOR, V.DOOR, ended))
+    assert (facts(found, "engine", "p0"), facts(found, "engine", "d0")) == ({}, {})
+    assert facts(found)["probe_held"] == "none"
 
 
 def test_a_stub_in_the_answer_is_a_walk() -> None:

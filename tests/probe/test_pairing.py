@@ -183,6 +183,13 @@ HOLDING = Watched(REFUSED, 5.0, held=True, tries=1)
         (Watched(SILENT, 20.0), None, Verdict.INCONCLUSIVE, "never seen holding"),
         (Watched(Seen(End.NO_CONNECTION, 0.1), 1.0), None, Verdict.INCONCLUSIVE, "no connection"),
         (
+            # A hardened decode lets go by itself: what the router would have done stays open.
+            Watched(replace(REFUSED, error=ErrorClass.RELEASED, error_side=Role.DECODE), 1.5),
+            300.0,
+            Verdict.INCONCLUSIVE,
+            "nothing to drop",
+        ),
+        (
             Watched(Seen(End.COMPLETE, 0.1, 401, error=ErrorClass.UNAUTHORIZED), 1.0),
             None,
             Verdict.INCONCLUSIVE,

@@ -162,6 +162,13 @@ def test_chats() -> None:
         (WAITED_PREFILL, ErrorClass.WAITED_PREFILL, None, None, 25.0),
         (CONFLICT, ErrorClass.RANK_CONFLICT, None, None, None),
         (LOST, ErrorClass.TRANSFER, None, None, None),
+        (_DECODE + "prefill has refused the request at its door", ErrorClass.RELEASED, *NO_NUMBERS),
+        # The limit that follows is the other half's.
+        (
+            _PREFILL + f"decode has refused the request at its door: {OVER}",
+            ErrorClass.RELEASED,
+            *NO_NUMBERS,
+        ),
         ("KV checksum mismatch", ErrorClass.CHECKSUM, None, None, None),
         (_DECODE + "Aborted by AbortReq.", ErrorClass.ABORTED, None, None, None),
         ("No available workers", ErrorClass.UNAVAILABLE, None, None, None),

@@ -83,6 +83,19 @@ def refusal(after: float = 0.007, *, stream: bool = False, side: Role | None = N
     )
 
 
+def released(after: float = 0.011, *, stream: bool = False, side: Role | None = None) -> Seen:
+    """A half that the other one's door has ended."""
+    status, inner = (200, 400) if stream else (400, None)
+    return replace(
+        refusal(after, stream=stream, side=side),
+        status=status,
+        inner_status=inner,
+        error=ErrorClass.RELEASED,
+        said_tokens=None,
+        said_limit=None,
+    )
+
+
 def gave_up(
     role: Role, said: float, *, after: float | None = None, stream: bool = False, side: Role | None = None
 ) -> Seen:
@@ -129,6 +142,9 @@ DIRECT = [
     ("0.5.22", "4096/1024", WAITED_PREFILL, refusal(0.005), V.WAITED, V.DOOR, V.WAITED),
     ("0.5.23", "4096/1024", WAITED_PREFILL, refusal(0.006), V.WAITED, V.DOOR, V.WAITED),
     ("0.5.23", "4096/1024", closed(5.0), refusal(0.006), V.HELD, V.DOOR, V.HELD),
+    ("hardened", "1024/4096", refusal(0.008), released(0.011), V.DOOR, V.DOOR, V.DOOR),
+    ("hardened", "4096/1024", released(0.01), refusal(0.007), V.DOOR, V.DOOR, V.DOOR),
+    ("hardened prefill", "4096/1024", released(0.01), answer(1500), V.DOOR, V.EXPOSED, V.EXPOSED),
 ]
 
 
@@ -153,6 +169,7 @@ STREAMED = [
     # /generate sends its headers at once, OpenAI's paths send nothing: neither is an answer.
     ("0.5.22", Api.GENERATE, refusal(stream=True), closed(5.0, headers=0.002), V.HELD),
     ("0.5.22", Api.COMPLETIONS, refusal(stream=True), closed(5.0), V.HELD),
+    ("hardened", Api.GENERATE, refusal(stream=True), released(0.03, stream=True), V.DOOR),
 ]
 
 
@@ -176,6 +193,8 @@ ROUTED = [
     ("0.5.22", "4096/1024", None, WAITED_JOIN, V.WAITED),
     ("smg 1.12", "1024/4096", 25.0, refusal(0.01, side=Role.PREFILL), V.DOOR),
     ("smg 1.11", "1024/4096", 25.0, closed(30.0), V.HELD),
+    ("hardened", "1024/4096", 8.0, released(0.012, side=Role.DECODE), V.DOOR),
+    ("hardened", "4096/1024", 8.0, refusal(0.01, side=Role.DECODE), V.DOOR),
 ]
 
 
@@ -390,6 +409,22 @@ def test_a_refusal_between_the_door_and_the_timeout_is_late() -> None:
     # A short timeout ends "at once" sooner.
     assert judge_direct(step("1024/1024", waiting=2.0), refusal(1.7), refusal()).verdict is V.DOOR
     assert judge_direct(step("1024/1024", waiting=2.0), refusal(1.9), refusal()).verdict is V.WAITED
+
+
+def test_a_half_that_is_ended_by_the_other_one_is_judged_by_when() -> None:
+    for pools in ("1024/4096", "4096/1024"):
+        for after, verdict in ((4.9, V.DOOR), (20.0, V.LATE), (299.0, V.WAITED)):
+            halves = (refusal(), released(after))
+            if pools == "4096/1024":
+                halves = (released(after), refusal())
+            result = judge_direct(step(pools, waiting=300.0), *halves)
+            assert result.verdict is verdict
+            assert "the other half's refusal" in result.reason
+            routed = judge_router(step(pools, waiting=300.0, routed=True), released(after))
+            assert routed.verdict is verdict
+    for side in (Side.ADMITTED, Side.CONTEXT):
+        one = step("1024/4096", side=side)
+        assert judge_direct(one, refusal(), released()).verdict is V.INCONCLUSIVE
 
 
 def test_a_long_prompt_takes_time_to_be_taken_in() -> None:
