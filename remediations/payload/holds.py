@@ -37,7 +37,13 @@ def notify(receiver: Any) -> None:
 
 
 def told(receiver: Any) -> bool:
-    """Whether prefill knows that a failed request is over, being told now at the latest; then it is held."""
+    """Whether prefill knows that a failed request is over, being told now at the latest; then it is held.
+
+    Where the ranks have agreed on it (see `agree`), all say what they have agreed on.
+    """
+    agreed = receiver.__dict__.get("_pdguard_all_hold")
+    if agreed is not None:
+        return bool(agreed)
     tell = getattr(receiver, "ensure_abort_notified", None)
     if tell is not None:
         tell()
