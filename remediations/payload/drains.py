@@ -54,7 +54,8 @@ def broke(manager: Any, chunk: Any) -> None:
     """A worker met an error in mid-chunk: some of its writes may have begun, and nobody watches them now."""
     if chunk is not None and chunk.staging_counted:
         poison(manager, chunk.room)
-        finished(manager, chunk)
+        if _own_poison(manager) is None:
+            finished(manager, chunk)
 
 
 def postponed(manager: Any, chunk: Any, writes: Any) -> None:
@@ -65,7 +66,10 @@ def postponed(manager: Any, chunk: Any, writes: Any) -> None:
 
 def poison(manager: Any, room: int) -> None:
     """No acknowledgement leaves for `room` any more, not even to an ABORT that comes later."""
-    if holds(manager):
+    own = _own_poison(manager)
+    if holds(manager) and own is not None:
+        own(room)
+    elif holds(manager):
         books = ledger(manager)
         with books.lock:
             books.poison(room)
@@ -133,6 +137,11 @@ def stays_over(manager: Any, room: int, status: int) -> bool:
         return False
     now = manager.request_status.get(room)
     return status > WAITING if now is None else bool(now == FAILED)
+
+
+def _own_poison(manager: Any) -> Any:
+    """What releases from 0.5.22 on do themselves with such a room; they also count its chunks down."""
+    return getattr(manager, "poison_deferred_ack_room", None)
 
 
 def _alive(manager: Any, room: int) -> bool:
