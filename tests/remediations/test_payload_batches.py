@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.remediations.payload import payload
 
@@ -85,3 +87,101 @@ def test_the_bound_of_a_manager_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "6")
     assert payload("batches").limit(owner) == 5
     assert payload("batches").limit(manager([])) == 6
+
+
+class Engine:
+    """Mooncake's own engine: takes down each call; the `failing`th one fails."""
+
+    def __init__(self, failing: int = 0) -> None:
+        self.calls: list[list[tuple[int, int, int]]] = []
+        self._failing = failing
+
+    def batch_transfer_sync(self, _session: str, sources: Any, targets: Any, lengths: Any) -> int:
+        return self.transfer("s", list(zip(sources, targets, lengths, strict=True)))
+
+    def transfer(self, _session: str, blocks: list[tuple[int, int, int]]) -> int:
+        self.calls.append(list(blocks))
+        return -9 if len(self.calls) == self._failing else 0
+
+    def manager(self, bound: int | None) -> Any:
+        """As releases have it that read the bound themselves."""
+        return SimpleNamespace(engine=self, _transfer_data=self.transfer, max_transfer_batch_indices=bound)
+
+
+def bytes_of(calls: list[list[tuple[int, int, int]]]) -> list[tuple[int, int]]:
+    """Every byte that is sent, by its addresses, in order."""
+    return [(a + i, b + i) for blocks in calls for a, b, size in blocks for i in range(size)]
+
+
+RUNS = st.lists(st.integers(1, 5), min_size=1, max_size=6)
+
+
+@given(
+    runs=RUNS,
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    bound=st.integers(1, 9),
+    per=st.integers(1, 3),
+)
+def test_calls_of_the_bound_send_the_same_bytes(
+    runs: list[int], sizes: list[int], bound: int, per: int
+) -> None:
+    layers, all_blocks = [], []
+    for number, size in enumerate(sizes):
+        at, blocks = number * 10_000, []
+        for run in runs:
+            blocks.append((at, at + 500_000, run * size))
+            at += run * size + 7
+        layers.append((blocks, size))
+        all_blocks += blocks
+    engine = Engine()
+    assert payload("batches").send_blocks(engine.manager(bound), "s", all_blocks, layers, per) == 0
+    assert sorted(bytes_of(engine.calls)) == sorted(bytes_of([all_blocks]))
+    for blocks in engine.calls:
+        for number, size in enumerate(sizes):
+            own = sum(length for source, _, length in blocks if source // 10_000 == number)
+            assert own <= bound * per * size
+            assert all(length % size == 0 for source, _, length in blocks if source // 10_000 == number)
+    assert len(engine.calls) == -(-sum(runs) // (bound * per))
+
+
+@pytest.mark.parametrize("bound", [None, 0, -3])
+def test_without_a_bound_every_path_makes_the_engine_s_one_call(
+    bound: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    engine, blocks = Engine(), [(0, 100, 30), (50, 150, 10)]
+
+    def looked_at() -> Any:
+        raise AssertionError("layers are not looked at")
+        yield
+
+    assert payload("batches").send_blocks(engine.manager(bound), "s", blocks, looked_at()) == 0
+    assert payload("batches").send_slices(engine.manager(bound), "s", [0, 50], [100, 150], [30, 10], 4) == 0
+    assert engine.calls == [blocks, blocks]
+
+
+def test_nothing_is_sent_after_a_call_that_failed_on_any_path() -> None:
+    blocks = [(0, 100, 60)]
+    engine = Engine(failing=2)
+    assert payload("batches").send_blocks(engine.manager(1), "s", blocks, [(blocks, 10)]) == -9
+    assert engine.calls == [[(0, 100, 10)], [(10, 110, 10)]]
+    engine = Engine(failing=2)
+    sliced = payload("batches").send_slices(engine.manager(1), "s", [0, 1, 2, 3], [4, 5, 6, 7], [9] * 4, 1)
+    assert (sliced, len(engine.calls)) == (-9, 2)
+
+
+def test_slices_are_cut_between_pages_only() -> None:
+    engine = Engine()
+    sources, targets = list(range(0, 120, 10)), list(range(1000, 1120, 10))
+    assert payload("batches").send_slices(engine.manager(2), "s", sources, targets, [3] * 12, 3) == 0
+    assert [len(call) for call in engine.calls] == [6, 6]
+    assert [block for call in engine.calls for block in call] == list(
+        zip(sources, targets, [3] * 12, strict=True)
+    )
+
+
+def test_pages_of_a_buffer_are_the_runs_that_both_sides_share() -> None:
+    assert payload("batches").pages_of(1000, 5000, 10, [1, 2, 5], [7, 8, 9]) == (
+        [(1010, 5070, 20), (1050, 5090, 10)],
+        10,
+    )
