@@ -88,6 +88,8 @@ def _code(failed: list[ContractResult]) -> int:
 
 
 def _table(report: ExerciseReport) -> str:
+    from pdguard.facts.exercised import DOUBLED
+
     counts = {s: sum(r.state == s for r in report.results) for s in ("pass", "fail", "not-run")}
     word = "FAILS" if counts["fail"] else "UNKNOWN" if counts["not-run"] or not counts["pass"] else "PASSES"
     lines = [
@@ -100,4 +102,11 @@ def _table(report: ExerciseReport) -> str:
         lines.append(f"  {mark:4} {r.id:44} {r.outcome:12} {r.why}"[:140].rstrip())
     if report.engine.stand_ins:
         lines += ["", "stood in for, since absent here: " + ", ".join(report.engine.stand_ins)]
+    doubled = [b for b in DOUBLED if any(r.backend == b and r.state != "not-run" for r in report.results)]
+    if doubled:
+        of = " and ".join(doubled)
+        lines += [
+            "",
+            f"run against a double of the library, and never graded above fingerprinted: {of}",
+        ]
     return "\n".join(lines) + "\n"

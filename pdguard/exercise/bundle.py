@@ -7,7 +7,8 @@ from importlib import resources
 
 MODULES = (
     *("boot", "stand", "doors", "results", "main", "wires", "library", "peers", "situations", "receiving"),
-    *("handshake", "holds", "serving", "contracts"),
+    *("refusals", "handshake", "holds", "drains", "transfers", "world", "restores", "retraction"),
+    *("crew", "ranks", "serving", "contracts"),
 )
 """In the order of their imports."""
 

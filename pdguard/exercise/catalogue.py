@@ -11,6 +11,7 @@ from pdguard.exercise.engine.situations import SITUATIONS
 
 BACKENDS = ("mooncake", "nixl", "mori")
 _CAP = "SGLANG_MOONCAKE_MAX_TRANSFER_BATCH_INDICES"
+_MORI_LIMIT = "SGLANG_MORI_TRANSFER_TIMEOUT_MS"
 
 DOORS = {
     "prefill": ("rejected", "streaming-session", "valid", "metadata-held", "kv-held", "preempted"),
@@ -19,7 +20,24 @@ DOORS = {
         *("retracted", "rebootstrap"),
     ),
 }
+DRAINS = ("unknown-room", "failed-room", "concluded-room", "skip-after-submit", "broken-submit", "time-limit")
 RESULTS = ("valid", "aborted", "aborted-twice", "aborted-middle-chunk")
+RETRACTIONS = (
+    *("memory", "pause", "nothing-copied", "pause-nothing-copied"),
+    *("two-ranks", "two-ranks-pause", "copied-on-one"),
+)
+REFUSALS = {
+    "prefill": ("refused-by-prefill", "refused-by-prefill-late"),
+    "decode": ("refused-by-decode", "refused-by-decode-late"),
+    "reuse": (
+        *("refused-by-both", "refused-by-prefill", "refused-by-decode-late"),
+        *("refused-by-both-late", "refused-by-prefill-late", "refused-by-decode"),
+    ),
+}
+RANKS = (
+    *("nothing-to-hold-on-one", "acknowledged-on-one", "crossed", "different-clocks"),
+    *("one-dies", "one-stands-still", "idle"),
+)
 ORIGINS = ("prefill-failure", "waiting-timeout", "transport", "hicache-restore")
 
 _HANDSHAKE_FIXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -94,6 +112,42 @@ def _holds() -> Iterator[Contract]:
         yield Contract(f"hold.fake-receiver.{hold}", "hold.fake", fixes, {"hold": hold}, "any", hold)
 
 
+def _refusals() -> Iterator[Contract]:
+    """MORI tells decode of no failure by a message that all releases with it read alike."""
+    for name, cases in REFUSALS.items():
+        for backend in ("mooncake", "nixl"):
+            arguments = {
+                "backend": backend,
+                "cases": list(cases),
+                "hold": "default",
+                "one_room": name == "reuse",
+            }
+            yield Contract(f"refusal.{name}.{backend}", "refusal", ("X6",), arguments, backend, "default")
+
+
+def _drains() -> Iterator[Contract]:
+    """MORI's counting is its own; how the other two get to an acknowledgement, the handshakes show."""
+    for case in DRAINS:
+        limit = {_MORI_LIMIT: "200"} if case == "time-limit" else {}
+        yield Contract(
+            f"drain.mori.{case}",
+            "drain",
+            ("37077",),
+            {"backend": "mori", "case": case},
+            "mori",
+            "on",
+            limit,
+        )
+
+
+def _ranks() -> Iterator[Contract]:
+    """All backends have one queue; over Mooncake everything is tried, over NIXL what hangs on its manager."""
+    for backend, cases in (("mooncake", RANKS), ("nixl", RANKS[:2])):
+        for case in cases:
+            arguments = {"backend": backend, "case": case}
+            yield Contract(f"ranks.{case}.{backend}", "ranks", ("X1",), arguments, backend, "on")
+
+
 def _others() -> Iterator[Contract]:
     yield Contract(
         "transfer.batch-cap.mooncake",
@@ -103,10 +157,32 @@ def _others() -> Iterator[Contract]:
         "mooncake",
         environment={_CAP: "2"},
     )
+    paths = (("slice", "mooncake"), ("layers", "mooncake"), ("dcp", "mooncake"), ("ascend", "ascend"))
+    for path, backend in paths:
+        yield Contract(
+            f"transfer.batch-cap.{path}",
+            "transfer.batch-cap-of-a-path",
+            ("X7",),
+            {"path": path, "limit": 2},
+            backend,
+        )
+    siblings = {"backend": "ascend"}
+    yield Contract("transfer.siblings.ascend", "transfer.siblings", ("X8",), siblings, "ascend", "on")
     yield Contract("hicache.restore-consensus", "hicache.restore-consensus", ("43562",))
+    for case in RETRACTIONS:
+        name = f"hicache.retraction-drain.{case}"
+        yield Contract(name, "hicache.retraction-drain", ("30899",), {"case": case})
 
 
-CONTRACTS: tuple[Contract, ...] = (*_admission(), *_handshakes(), *_holds(), *_others())
+CONTRACTS: tuple[Contract, ...] = (
+    *_admission(),
+    *_handshakes(),
+    *_holds(),
+    *_refusals(),
+    *_drains(),
+    *_ranks(),
+    *_others(),
+)
 
 
 def select(names: Sequence[str] | None) -> tuple[Contract, ...]:

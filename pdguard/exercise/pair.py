@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from pdguard.exercise.catalogue import Contract, handshake_fixes
+from pdguard.exercise.engine import refusals
 from pdguard.exercise.engine.situations import SITUATIONS, TOGETHER, Stuck, drive
 from pdguard.exercise.model import ContractResult, Engine, PairReport
 from pdguard.exercise.process import EngineProcess, ExerciseError
@@ -112,7 +113,8 @@ def run_pair(
     """`a` plays decode, `b` plays prefill: whether they come together at all, and the six ends of an abort.
 
     Where decode refuses prefill's answer about itself because of names that it does not know, the first is
-    `refused`, and the six run with those names left out, which their `stand_ins` say.
+    `refused`, and the six run with those names left out, which their `stand_ins` say. `situations` may also
+    name the orders of a refusal at one door, of `refusals.CASES`.
     """
     deadline = time.monotonic() + timeout
     decode, prefill = Engine(python_a, path_a), Engine(python_b, path_b)
@@ -154,7 +156,11 @@ def between(
 
 
 def _contract(backend: str, situation: str, hold: str) -> Contract:
-    fixes = () if situation == TOGETHER else handshake_fixes(backend, situation, hold)
+    fixes: tuple[str, ...] = ()
+    if situation in refusals.CASES:
+        fixes = ("X6",)
+    elif situation != TOGETHER:
+        fixes = handshake_fixes(backend, situation, hold)
     arguments = {"backend": backend, "situation": situation, "hold": hold}
     return Contract(f"pair.{backend}.{hold}.{situation}", "handshake", fixes, arguments, backend, hold)
 
@@ -188,7 +194,7 @@ def _situation(
     decode: EngineProcess, prefill: EngineProcess, contract: Contract, deadline: float
 ) -> Mapping[str, Any]:
     situation = str(contract.arguments["situation"])
-    ranks = 2 if situation == "two-decode-ranks" else 1
+    ranks = 2 if situation == "two-decode-ranks" or situation in refusals.CASES else 1
     common = {"backend": contract.backend, "hold": contract.hold}
     ends = (
         _End(decode, {**common, "side": "decode", "ranks": ranks, "adapt": situation != TOGETHER}, deadline),
@@ -212,7 +218,10 @@ def _driven(situation: str, prefill: _Side, decodes: list[_Side]) -> Mapping[str
     for side in decodes:
         side.start()
     try:
-        found = drive(situation, prefill, list(decodes), _ROOM)
+        if situation in refusals.CASES:
+            found = refusals.drive(situation, prefill, list(decodes), _ROOM)
+        else:
+            found = drive(situation, prefill, list(decodes), _ROOM)
     except Stuck as error:
         strange = ", ".join(decodes[0].strange())
         note = f" (names in prefill's answer that decode does not know: {strange})" if strange else ""

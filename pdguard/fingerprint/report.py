@@ -82,12 +82,12 @@ def as_table(inspection: Inspection, width: int) -> str:
     lines = [_clean(_verdict(inspection, fails, unknown, unsettled)), ""]
     lines += [_row(f, width, inspection.backend) for f in inspection.fixes if f.fix.merged]
     unmerged = sum(not f.fix.merged for f in inspection.fixes)
-    lines += ["", f"{unmerged} proposals that upstream never merged are looked for as well and not counted."]
+    lines += ["", f"{unmerged} changes that no release has are looked for as well and not counted."]
     carried = [f for f in inspection.fixes if not f.fix.merged and f.state in (State.PRESENT, State.PARTIAL)]
     if carried:
         lines += [
             "",
-            "NOT UPSTREAM  changes that were proposed and never merged",
+            "NOT UPSTREAM  changes that no release has: proposals that were never merged, and pdguard's own",
             *(_row(f, width, inspection.backend) for f in carried),
         ]
     if unsettled:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from pdguard.exercise import ExerciseReport, PairReport, run_exercise, run_pair
+from pdguard.exercise.catalogue import RANKS
 from pdguard.exercise.engine.situations import SITUATIONS, TOGETHER
 from pdguard.exercise.pair import between
 from pdguard.exercise.process import EngineProcess
@@ -63,6 +64,7 @@ MORI = {
     "0.5.22": _MORI_NEW,
     "0.5.23": _MORI_NEW,
 }
+NIXL_RANKS = {"nothing-to-hold-on-one.nixl", "acknowledged-on-one.nixl"}
 QUICK = {("0.5.20", "mooncake"), ("0.5.22", "mooncake")}
 TABLES = {"mooncake": MOONCAKE, "nixl": NIXL, "mori": MORI}
 
@@ -147,6 +149,9 @@ def test_other_behaviour(report: ExerciseReport) -> None:
     assert set(outcomes(report, "hold.fake-receiver").values()) == {word("0.5.20", "fixed", "crash")}
     assert outcomes(report, "hold.timeout")["mooncake"] == "timeout"
     assert outcomes(report, "hold.rank-agreement")["mooncake"] == word("0.5.23", "fixed", "rank-local")
+    assert set(ranks := outcomes(report, "ranks")) == {*(f"{case}.mooncake" for case in RANKS), *NIXL_RANKS}
+    assert ranks.pop("idle.mooncake") == "fixed"
+    assert set(ranks.values()) == {word("0.5.23", "fixed", "rank-local")}
     assert outcomes(report, "hold.fast-ack")["mooncake"] == word("0.5.21", "drained", "timeout")
     assert outcomes(report, "transfer.batch-cap") == {"mooncake": word("0.5.20", "capped", "absent")}
     assert report.outcome("hicache.restore-consensus") == word("0.5.22", "fixed", "rank-local")

@@ -41,9 +41,10 @@ def test_every_base_is_proven_at_both_doors_and_in_the_whole_handshake() -> None
         assert {"door.prefill.rejected", "door.decode.rebootstrap", "hold.fast-ack.nixl"} <= ids
         assert {f"handshake.mooncake.on.{cell}" for cell in (*cells, "two-decode-ranks")} <= ids
         assert {f"handshake.nixl.on.{cell}" for cell in cells[:4]} <= ids
-        assert not any(".mori." in one or ".default." in one for one in ids)
+        assert {f"handshake.mori.on.{cell}" for cell in (*cells, "two-decode-ranks")} <= ids
+        assert not any(".default." in one for one in ids)
     ids = {c.id for c in expected(b for b in BACKPORTS if b.base == "0.5.21")}
-    assert {f"handshake.{b}.on.failed-send" for b in ("mooncake", "nixl")} <= ids
+    assert {f"handshake.{b}.on.failed-send" for b in ("mooncake", "nixl", "mori")} <= ids
 
 
 def test_nothing_is_expected_of_nothing() -> None:

@@ -158,9 +158,12 @@ MODULES = {
     "prefill": "sglang.srt.disaggregation.prefill",
     "decode": "sglang.srt.disaggregation.decode",
     "hicache": "sglang.srt.disaggregation.decode_hicache_mixin",
+    "offload": "sglang.srt.disaggregation.decode_kvcache_offload_manager",
+    "unified": "sglang.srt.mem_cache.unified_radix_cache",
     "mooncake": "sglang.srt.disaggregation.mooncake.conn",
     "nixl": "sglang.srt.disaggregation.nixl.conn",
     "mori": "sglang.srt.disaggregation.mori.conn",
+    "ascend": "sglang.srt.disaggregation.ascend.conn",
 }
 
 _loaded: dict[str, Any] = {}

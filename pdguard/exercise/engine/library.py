@@ -182,6 +182,8 @@ def install(backend: str, writes: Writes, session: str) -> None:
     if backend == "mooncake":
         engine = MooncakeEngine(writes, session)
         boot.part("mooncake").get_mooncake_transfer_engine = lambda: engine
+    elif backend == "ascend":
+        boot.part("ascend").AscendTransferEngine = lambda **_named: MooncakeEngine(writes, session)
     elif backend == "nixl":
         NixlAgent.shared = writes
         interface: Any = types.ModuleType("nixl._api")

@@ -11,7 +11,7 @@ from pdguard.exercise.engine import boot, library, stand, wires
 
 PREFILL_HOST = "10.77.0.1"
 BOOTSTRAP = f"{PREFILL_HOST}:8998"
-_CLASSES = {"mooncake": "Mooncake", "nixl": "Nixl", "mori": "Mori"}
+_CLASSES = {"mooncake": "Mooncake", "nixl": "Nixl", "mori": "Mori", "ascend": "Ascend"}
 _TOKENS = 4
 _PATIENCE = 8.0
 
@@ -78,9 +78,32 @@ class Prefill:
         """Make the manager; it registers itself with its bootstrap server."""
         self._manager = manager(self._backend, "prefill", PREFILL_HOST, 0, 1, "prefill:17000", self.writes)
 
+    @property
+    def manager(self) -> Any:
+        """The engine's manager, for exercises that get in its way."""
+        return self._manager
+
+    @property
+    def backend(self) -> str:
+        """The transfer backend, by the engine's name for it."""
+        return self._backend
+
     def notes(self) -> list[str]:
         """What is not real in this process."""
         return list(boot.stand_ins)
+
+    def adopt(self, room: int, sender: Any) -> None:
+        """Take over a sender that the engine's own queue has made."""
+        self._senders[room] = sender
+        sender.init(_TOKENS, 0)
+
+    def knows(self, room: int) -> bool:
+        """Whether the room has a sender that was not given up yet."""
+        return room in self._senders
+
+    def sender(self, room: int) -> Any:
+        """The sender of a room."""
+        return self._senders[room]
 
     def open(self, room: int) -> None:
         """A request waits for decode's destination."""
@@ -98,14 +121,14 @@ class Prefill:
     def ready(self, room: int) -> bool:
         """Whether decode's destination has come."""
         waiting = boot.member("base", "KVPoll").WaitingForInput
-        return _until(lambda: self._manager.request_status.get(room) == waiting)
+        return until(lambda: self._manager.request_status.get(room) == waiting)
 
     def send(self, room: int) -> bool:
         """Send everything; whether a write has started."""
         numpy: Any = importlib.import_module("numpy")
         before = self.writes.started
         self._senders[room].send(numpy.arange(_TOKENS, dtype=numpy.int32))
-        return _until(lambda: self.writes.started > before)
+        return until(lambda: self.writes.started > before)
 
     def set_writes(self, mode: str) -> None:
         """pass, hold or fail; what is in flight settles unless hold."""
@@ -115,6 +138,7 @@ class Prefill:
         """Prefill's own scheduler gives up the request and clears it."""
         self._senders[room].abort()
         self.clear(room)
+        del self._senders[room]
 
     def clear(self, room: int) -> None:
         """What the scheduler does with a failed sender: raise its reason, and with that forget the room."""
@@ -126,10 +150,11 @@ class Prefill:
     def failed(self, room: int) -> bool:
         """Whether the room has failed on this side, or is forgotten."""
         gone = (None, boot.member("base", "KVPoll").Failed)
-        return _until(lambda: self._manager.request_status.get(room) in gone)
+        return until(lambda: self._manager.request_status.get(room) in gone)
 
 
-def _until(condition: Any, patience: float = _PATIENCE) -> bool:
+def until(condition: Any, patience: float = _PATIENCE) -> bool:
+    """Wait until something has come about; False where it does not in time."""
     end = time.monotonic() + patience
     while not condition():
         if time.monotonic() > end:

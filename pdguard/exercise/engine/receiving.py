@@ -9,6 +9,7 @@ from typing import Any
 from pdguard.exercise.engine import boot, library, peers, situations, stand, wires
 
 _PAGES = (1, 2, 3, 4)
+_STEP = 0.01
 
 
 class Decode:
@@ -66,6 +67,32 @@ class Decode:
         self._queue = kind(**stand.accepted(kind, offered))
         self._scheduler.disagg_decode_transfer_queue = self._queue
 
+    @property
+    def manager(self) -> Any:
+        """The engine's manager."""
+        return self._manager
+
+    @property
+    def queue(self) -> Any:
+        """The engine's transfer queue."""
+        return self._queue
+
+    @property
+    def backend(self) -> str:
+        """The transfer backend, by the engine's name for it."""
+        return self._backend
+
+    def forget(self, room: int) -> None:
+        """The request is over: what still waits is aborted, and what is held is released."""
+        if self.state(room) == "queued":
+            self.abort(room)
+        end = time.monotonic() + 2 * situations.HOLD_SECONDS
+        while self.state(room) in ("queued", "held") and time.monotonic() < end:
+            self.tick()
+            time.sleep(_STEP)
+        self.released.pop(f"room-{room}", None)
+        self._held.pop(room, None)
+
     def open(self, room: int) -> bool:
         """Announce the destination of a request to prefill, and wait for the transfer."""
         if not self._manager.try_ensure_parallel_info(peers.BOOTSTRAP):
@@ -77,6 +104,13 @@ class Decode:
         receiver.send_metadata(numpy.array(_PAGES, dtype=numpy.int32), aux_index=0)
         self._add(room, receiver)
         return receiver.bootstrap_infos is not None
+
+    def open_unmet(self, room: int) -> None:
+        """The same on a rank that knows of no prefill: nobody is told of a destination."""
+        kind = peers.kv_class(self._backend, "KVReceiver")
+        receiver = kind(mgr=self._manager, bootstrap_addr=peers.BOOTSTRAP, bootstrap_room=room)
+        receiver.init(0)
+        self._add(room, receiver)
 
     def notes(self) -> list[str]:
         """What is not real in this process."""

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from pdguard.exercise.engine import main, peers, receiving, situations, stand, wires
+from pdguard.exercise.engine import main, refusals, situations, stand, wires
 
 _PATIENCE = 20.0
 
@@ -57,7 +57,7 @@ def serve(output: int, settings: Mapping[str, Any]) -> None:
     net = wires.Net(line.frames)
     sides: list[Any]
     if settings["side"] == "prefill":
-        side = peers.Prefill(settings["backend"])
+        side = refusals.Prefill(settings["backend"])
         wires.lay(net, side.bootstrap.web)
         sides = [side]
         web: wires.Web = side.bootstrap.web
@@ -65,7 +65,7 @@ def serve(output: int, settings: Mapping[str, Any]) -> None:
         seen = wires.KnownFields(line.web, bool(settings["adapt"]))
         wires.lay(net, seen.web)
         ranks = int(settings["ranks"])
-        sides = [receiving.Decode(settings["backend"], rank, ranks, seen) for rank in range(ranks)]
+        sides = [refusals.Decode(settings["backend"], rank, ranks, seen) for rank in range(ranks)]
         web = _no_server
     calls: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_listen, args=(line, net, web, calls), daemon=True).start()
