@@ -1,4 +1,4 @@
-"""Bounded calls on every path (X7), Ascend's siblings (X8), and on 0.5.22 NIXL's rejected posts (X3) and X5."""
+"""Bounded calls on every path (X7), Ascend's siblings (X8), and X3 and X5 on 0.5.22."""
 
 from __future__ import annotations
 
@@ -76,6 +76,7 @@ def test_the_newest_releases_need_what_none_of_them_has() -> None:
 SLICES = "pdguard_batches.send_slices("
 BLOCKS = "pdguard_batches.send_blocks("
 SETTLED = "return pdguard_siblings.settled(self, futures)"
+WAITS = "idle &= not pdguard_holds.waiting(self.disagg_decode_transfer_queue)"
 UNDONE: tuple[tuple[str, str, str, Edit], ...] = (
     ("0.5.23", "X7", MOONCAKE, instead(SLICES, "self.engine.batch_transfer_sync(")),
     ("0.5.22", "X7", MOONCAKE, instead(BLOCKS, "self._transfer_data(")),
@@ -86,7 +87,7 @@ UNDONE: tuple[tuple[str, str, str, Edit], ...] = (
     ("0.5.23", "X7", ASCEND, instead(BLOCKS, "self._transfer_data(", 2)),
     ("0.5.23", "X8", ASCEND, instead(SETTLED, "return next(f.result() for f in futures)")),
     ("0.5.19", "X8", ASCEND, without(SETTLED)),
-    ("0.5.22", "X5", SCHEDULER, without("idle &= not pdguard_holds.waiting(self.disagg_decode_transfer_queue)")),
+    ("0.5.22", "X5", SCHEDULER, without(WAITS)),
 )
 
 
