@@ -181,10 +181,13 @@ def _assemble(cluster: Cluster, http: HttpResults, readings: _Readings, observed
         names = set(router.engines or ()) or {e.name for e in http.engines}
         behind = [e for e in http.engines if e.name in names]
         derive_router(subject.facts, frozenset(e.facts.text("version") for e in behind))
+        observed.router(subject, behind)
         told = [e.facts.get("refusal_told") for e in behind]
+        seen = subject.facts.get("pairs_refusals")
+        if seen is not None and seen.grade is Grade.OBSERVED and seen.value == "no":
+            told = [seen]  # A half was seen waiting behind these engines, whatever they hold.
         every = bool(told) and all(fact is not None and fact.value is True for fact in told)
         derive(subject.facts, "refusals_released", every, told)
-        observed.router(subject, behind)
     nodes = [Subject("node", name) for name in cluster.nodes]
     for node in nodes:
         process.apply_node(node.facts, readings.nodes[node.name], cluster.nodes[node.name].transport)

@@ -175,6 +175,7 @@ RESULT_FAULTS: tuple[tuple[str, Edit], ...] = (
     (RESULTS, instead("        _release(scheduler, req)\n", "")),
     (REQUESTS, begins("is_aborted", "return False")),
 )
+CALL = "        status = int(manager._transfer_data(session, blocks))\n        if status != 0:\n"
 SENDS = "            return pdguard_batches.send(\n"
 BATCH_FAULTS: tuple[tuple[str, Edit], ...] = (
     (MOONCAKE, instead(SENDS, SENDS.replace("return ", ""))),
@@ -184,7 +185,7 @@ BATCH_FAULTS: tuple[tuple[str, Edit], ...] = (
     (BATCHES, begins("send", "return at_once(layers)")),
     (BATCHES, begins("limit", "return 0")),
     (BATCHES, instead("range(0, len(pages), most)", "range(0, 1, most)")),
-    (BATCHES, instead("            return status\n", "            pass\n")),
+    (BATCHES, instead(f"{CALL}            return status\n", f"{CALL}            pass\n")),
 )
 GATE_FAULTS: tuple[tuple[str, Edit], ...] = (
     (DECODE, instead(" and decode_req.kv_receiver.kv_mgr.enable_deferred_decode_kv_release)", ")")),

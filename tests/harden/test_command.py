@@ -122,7 +122,7 @@ def test_a_smaller_set_and_then_the_whole_one_in_place(package: Path) -> None:
     assert "pdguard" not in (package / "srt/disaggregation/mooncake/conn.py").read_text()
     assert Done(*target, "--apply", "--yes").code == 0
     assert "pdguard" in (package / "srt/disaggregation/mooncake/conn.py").read_text()
-    assert Done(*target, "--except", "38935", "--apply", "--yes").code == 0
+    assert Done(*target, "--except", "38935", "--except", "X6", "--apply", "--yes").code == 0
     assert "pdguard_doors" not in (package / "srt/disaggregation/prefill.py").read_text()
     assert Done("--target", str(package), "--rollback", "--yes").code == 0
     assert snapshot(package.parent) == before
@@ -166,7 +166,10 @@ def test_a_vendors_edit_of_a_seam_is_refused_with_the_nearest(package: Path) -> 
     assert "38935, seam 'prefill door' in srt/disaggregation/prefill.py PrefillBootstrapQueue.add" in done.out
     assert "vendor_sender" in done.out
     assert snapshot(package.parent) == before
-    assert Done("--target", str(package), "--backport", "v0.5.20", "--except", "38935").code == 0
+    assert (
+        Done("--target", str(package), "--backport", "v0.5.20", "--except", "38935", "--except", "X6").code
+        == 0
+    )
 
 
 def test_a_file_that_was_edited_since_is_neither_overwritten_nor_rolled_back(package: Path) -> None:
