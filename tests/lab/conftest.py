@@ -18,6 +18,9 @@ from .spec import pair
 
 LIVE_POOLS = (1024, 4096)
 
+EXERCISED = ("0.5.20",)
+"""Versions that are hardened with their exercises, which take two minutes; others have tests of those."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "lab: runs real SGLang engines on the CPU (make lab)")
@@ -73,7 +76,8 @@ def hardened(tmp_path_factory: pytest.TempPathFactory) -> Engines:
     def get(version: str) -> Path:
         if version not in made:
             folder = tmp_path_factory.mktemp("hardened")
-            made[version] = harden_engine(Cache.default(), version, folder / version)
+            target, exercise = folder / version, version in EXERCISED
+            made[version] = harden_engine(Cache.default(), version, target, exercise=exercise)
         return made[version]
 
     return get

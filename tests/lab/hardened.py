@@ -41,7 +41,7 @@ def mixed(spec: LabSpec, root: Path, role: Role) -> LabSpec:
     return replace(spec, prefill=hardened) if role == "prefill" else replace(spec, decode=hardened)
 
 
-def harden_engine(cache: Cache, version: str, target: Path) -> Path:
+def harden_engine(cache: Cache, version: str, target: Path, *, exercise: bool = True) -> Path:
     """Copy an engine to `target`, harden it there, and return `target` for `engine_root`."""
     cache.engine_copy(version, target)
     python = _interpreter(cache, target.with_name(f"{target.name}-python"))
@@ -49,6 +49,7 @@ def harden_engine(cache: Cache, version: str, target: Path) -> Path:
         f"hardening {version}",
         *(sys.executable, "-m", "pdguard", "harden", "--target", str(target)),
         *("--backport", f"v{version}", "--apply", "--yes", "--no-diff", "--python", str(python)),
+        *(() if exercise else ("--no-exercise",)),
     )
     return target
 
