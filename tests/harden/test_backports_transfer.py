@@ -76,6 +76,8 @@ def test_the_newest_releases_need_what_none_of_them_has() -> None:
 SLICES = "pdguard_batches.send_slices("
 BLOCKS = "pdguard_batches.send_blocks("
 SETTLED = "return pdguard_siblings.settled(self, futures)"
+BROKE = "pdguard_drains.broke(self, kv_chunk)"
+POSTPONED = "pdguard_drains.postponed(self, kv_chunk, handles)"
 WAITS = "idle &= not pdguard_holds.waiting(self.disagg_decode_transfer_queue)"
 UNDONE: tuple[tuple[str, str, str, Edit], ...] = (
     ("0.5.23", "X7", MOONCAKE, instead(SLICES, "self.engine.batch_transfer_sync(")),
@@ -87,6 +89,8 @@ UNDONE: tuple[tuple[str, str, str, Edit], ...] = (
     ("0.5.23", "X7", ASCEND, instead(BLOCKS, "self._transfer_data(", 2)),
     ("0.5.23", "X8", ASCEND, instead(SETTLED, "return next(f.result() for f in futures)")),
     ("0.5.19", "X8", ASCEND, without(SETTLED)),
+    ("0.5.22", "X3", NIXL, without(BROKE)),
+    ("0.5.22", "X3", NIXL, without(POSTPONED)),
     ("0.5.22", "X5", SCHEDULER, without(WAITS)),
 )
 

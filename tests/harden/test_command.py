@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.wheels, pytest.mark.timeout(600)]
 
 CORE = {"38935", "40645", "41402", "41404", "41618", "43719", "41128", "37077"}
 OLDEST = {"36988", "37454", "X4", "32758"}
+EVERYWHERE = {"X6", "X7", "X8"}
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,8 @@ def test_a_plan_changes_nothing_and_says_what_it_would(stock: Path) -> None:
         ("0.5.19", CORE | OLDEST, set()),
         ("0.5.20", CORE, OLDEST),
         ("0.5.21", {"43719", "41128", "37077"}, CORE),
+        ("0.5.22", {"X1", "X2", "X3", "X5", *EVERYWHERE}, CORE),
+        ("0.5.23", EVERYWHERE, CORE | {"X1", "X2", "X3", "X5"}),
     ],
 )
 def test_the_set_of_each_base(tmp_path: Path, version: str, wanted: set[str], there: set[str]) -> None:
@@ -333,7 +336,7 @@ def test_an_interrupted_run_is_taken_back_by_the_next_apply(package: Path) -> No
     assert contents(package) == stock
 
 
-@pytest.mark.parametrize("version", ["0.5.19", "0.5.20", "0.5.21"])
+@pytest.mark.parametrize("version", ["0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"])
 def test_auto_tells_the_base_by_what_the_package_holds(tmp_path: Path, version: str) -> None:
     package = install(version, tmp_path)
     for name in ("version.py", "_version.py"):
