@@ -261,8 +261,12 @@ def _told(facts: FactSet, states: States, backend: str) -> None:
     if told is not None and backend in ("mooncake", "ascend", "nixl", "mori"):
         _add(facts, "prefill_told", told, states["27372"])
     refusal = _is(states, "X6", backend)
+    ranks = facts.value("dp_size")
+    if refusal and isinstance(ranks, int) and ranks > 1 and facts.value("role") == "prefill":
+        return  # Whether decode learns which of them has the room is the router's doing.
     if refusal is not None and backend:
         spoken = backend in ("mooncake", "ascend", "nixl")
+        spoken = spoken and facts.value("allocation_policy") != "prefill_complete"
         _add(facts, "refusal_told", refusal and spoken, states["X6"])
 
 

@@ -84,7 +84,8 @@ def ended(queue: Any, held: Any, message: str) -> HTTPStatus:
     once would else be ended by it.
     """
     found = status(message)
-    manager = held.kv_receiver.kv_mgr
+    # A fake receiver has no manager in every release.
+    manager = getattr(held.kv_receiver, "kv_mgr", None)
     if found == HTTPStatus.BAD_REQUEST and queue.enable_deferred_kv_release and state.holds(manager):
         holds.told(held.kv_receiver)
     return found

@@ -35,7 +35,10 @@ HEARD = 60.0
 MOST = 65_536
 """Rooms that are remembered; beyond that the oldest is forgotten, and its peer waits as without this."""
 
-_LENGTH = re.compile(r"Input length \((\d+) tokens\) exceeds the maximum allowed length \(\d+ tokens\)")
+_LENGTH = re.compile(
+    r"Input length \((\d+) tokens\) exceeds the maximum allowed length \(\d+ tokens\)"
+    r"|exceeds the maximum number of tokens: (\d+) > \d+"
+)
 
 HERE, THERE, OVER = "refused here", "refused there", "over"
 
@@ -127,7 +130,7 @@ def _lengths(text: str) -> str:
 def _refused_length(reason: str) -> int:
     """How many tokens a request had that was refused with `reason`; 0 where it was not its length."""
     found = _LENGTH.search(reason)
-    return int(found[1]) if found else 0
+    return int(found[1] or found[2]) if found else 0
 
 
 # Prefill's scheduler.
@@ -187,6 +190,8 @@ def _refuse(queue: Any, req: Any) -> None:
             return
         if now not in (WAITING, FAILED) or _is_served(kept, room):
             return
+        if now == WAITING and _is_shorter(manager, room, _refused_length(reason)):
+            return  # decode asks for another request of this number, which is still to come
         # Decode was quicker: its handshake is in and complete, and no sender will ever come for it.
         manager.request_status.pop(room, None)
         infos = dict(manager.transfer_infos.get(room) or {})
