@@ -144,6 +144,18 @@ def test_calls_of_the_bound_send_the_same_bytes(
     assert len(engine.calls) == -(-sum(runs) // (bound * per))
 
 
+def test_a_buffer_with_more_pages_than_the_others_is_sent_whole() -> None:
+    few, many = [(0, 100, 20)], [(1000, 2000, 30), (1100, 2100, 20)]
+    engine = Engine()
+    layers = [(few, 10), (many, 10)]
+    assert payload("batches").send_blocks(engine.manager(2), "s", few + many, layers) == 0
+    assert engine.calls == [
+        [(0, 100, 20), (1000, 2000, 20)],
+        [(1020, 2020, 10), (1100, 2100, 10)],
+        [(1110, 2110, 10)],
+    ]
+
+
 @pytest.mark.parametrize("bound", [None, 0, -3])
 def test_without_a_bound_every_path_makes_the_engine_s_one_call(
     bound: int | None, monkeypatch: pytest.MonkeyPatch
