@@ -22,6 +22,7 @@ MOONCAKE = "srt/disaggregation/mooncake/conn.py"
 ASCEND = "srt/disaggregation/ascend/conn.py"
 NIXL = "srt/disaggregation/nixl/conn.py"
 SCHEDULER = "srt/managers/scheduler.py"
+BATCHES, SIBLINGS, DRAINS = (f"{PAYLOAD_FOLDER}/{name}.py" for name in ("batches", "siblings", "drains"))
 EACH = [(base, fix) for base in BASES for fix in ("X7", "X8")] + [("0.5.22", "X3"), ("0.5.22", "X5")]
 
 
@@ -92,6 +93,19 @@ UNDONE: tuple[tuple[str, str, str, Edit], ...] = (
     ("0.5.22", "X3", NIXL, without(BROKE)),
     ("0.5.22", "X3", NIXL, without(POSTPONED)),
     ("0.5.22", "X5", SCHEDULER, without(WAITS)),
+    ("0.5.23", "X7", BATCHES, instead("[_parts(own, size, most) for", "[[own] for")),
+    ("0.5.23", "X7", BATCHES, instead("range(0, len(sources), most)", "range(0, 1, most)")),
+    ("0.5.23", "X7", BATCHES, instead("            return status\n", "            break\n", 1)),
+    ("0.5.23", "X7", BATCHES, instead("            return status\n", "            continue\n", 2)),
+    ("0.5.20", "X7", BATCHES, instead('"max_transfer_batch_indices"', '"other"')),
+    ("0.5.20", "X7", BATCHES, instead("if room == 0:", "if room < 0:")),
+    ("0.5.23", "X7", MOONCAKE, instead("pdguard import batches as", "vendor import batches as")),
+    ("0.5.23", "X7", ASCEND, instead("pdguard import batches as", "vendor import batches as")),
+    ("0.5.23", "X8", ASCEND, instead("pdguard import siblings as", "vendor import siblings as")),
+    ("0.5.23", "X8", SIBLINGS, instead("if not holds(manager):", "if holds(manager):")),
+    ("0.5.23", "X8", SIBLINGS, instead("        status, error = found, trouble\n", "        return found\n")),
+    ("0.5.23", "X8", SIBLINGS, instead("        raise error\n", "        return -1\n")),
+    ("0.5.22", "X3", DRAINS, instead("own = _own_poison(manager)", "own = None")),
 )
 
 

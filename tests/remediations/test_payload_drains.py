@@ -299,6 +299,25 @@ def test_without_the_hold_nothing_is_kept() -> None:
     assert manager.acked == []
 
 
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_release_that_poisons_rooms_itself_is_asked_to_and_keeps_its_count(hold: bool) -> None:
+    """From 0.5.22 on: the engine's worker counts the chunk down, or leaves it counted, behind the seam."""
+    manager = Manager(enable_deferred_decode_kv_release=hold)
+    asked: list[int] = []
+    manager.poison_deferred_ack_room = asked.append  # type: ignore[attr-defined]
+    chunk = Chunk()
+    drains.broke(manager, chunk)
+    assert asked == []  # nothing of it was written
+    manager._staging_outstanding[ROOM] += 1
+    chunk.staging_counted = True
+    drains.broke(manager, chunk)
+    drains.postponed(manager, chunk, [])
+    drains.postponed(manager, chunk, ["a write"])
+    assert asked == ([ROOM, ROOM] if hold else [])
+    assert (manager._staging_outstanding[ROOM], chunk.staging_counted) == (1, True)
+    assert not drains.withheld(manager, ROOM)
+
+
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "REMEMBERED", 3)
     manager = Manager()
