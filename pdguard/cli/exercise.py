@@ -57,8 +57,9 @@ def exercise(
     if output_format not in ("table", "json"):
         raise InputError("no such format", expected="table or json", found=repr(output_format))
     select(contracts or None)
-    if package is not None and (Path(package) / "srt").is_dir():
-        package = str(Path(package).resolve().parent)  # the package itself was named
+    if package is not None:
+        folder = Path(package).resolve()  # the interpreter is started in a folder of its own
+        package = str(folder.parent if (folder / "srt").is_dir() else folder)
     if pid is not None:
         python, package = interpreter_of(pid)
     note("running the engine's own code in a process of its own (nothing is changed)")

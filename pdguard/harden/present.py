@@ -11,9 +11,12 @@ from pdguard.harden.settings.present import as_lines
 
 _HOLD_COST = (
     "cost: with the hold on, an aborted transfer keeps its pages on decode until prefill says that it"
-    " drained, at most T_hold (30 s unless set)",
-    "several ranks: each decode rank releases by its own count; that they agree is not in this set",
+    " drained, at most T_hold (30 s unless set)"
 )
+_RANKS_APART = (
+    "several ranks: each decode rank releases by its own count; that they agree (X1) is not in this set"
+)
+_RANKS_AGREE = "several ranks: they agree (X1), so every node of an engine is hardened, or none"
 
 
 def as_text(outcomes: Sequence[Outcome], settings: SettingsPlan, next_step: str, with_diff: bool) -> str:
@@ -78,9 +81,10 @@ def _plan(plan: Plan, status: str) -> Iterator[str]:
     if plan.payload:
         size = sum(len(text.encode()) for text in plan.payload.values())
         yield f"  srt/disaggregation/pdguard/, {len(plan.payload)} modules, {size:,} bytes: the payload"
-    if any(name in plan.fixes for name in ("41404", "40645", "41402")):
+    if any(name in plan.fixes for name in ("41404", "40645", "41402", "X1", "X2")):
         yield ""
-        yield from (f"  {line}" for line in _HOLD_COST)
+        yield f"  {_HOLD_COST}"
+        yield f"  {_RANKS_AGREE if 'X1' in plan.fixes else _RANKS_APART}"
 
 
 def _counted(before: str, after: str) -> tuple[int, int]:

@@ -412,3 +412,11 @@ def test_ctrl_c_puts_everything_back(package: Path) -> None:
     assert child.returncode == 130, said
     assert "putting every file back" in said
     assert contents(package) == before
+
+
+def test_the_plan_says_whether_ranks_agree(package: Path) -> None:
+    target = ("--target", str(package), "--backport", "v0.5.20", "--no-diff")
+    whole, without = Done(*target), Done(*target, "--except", "X1")
+    assert "they agree (X1)" in whole.out
+    assert "not in this set" not in whole.out
+    assert "that they agree (X1) is not in this set" in without.out
