@@ -11,6 +11,7 @@ nothing to agree on there is none.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ def settle(queue: Any, decode_req: Any) -> None:
 
 def one_holds(queue: Any, mine: Any) -> bool:
     """Whether any rank must hold; then this one keeps its pages too: all have the same to give away."""
-    return _reduced(queue, [bool(mine)], "MAX")[0]
+    return bool(reduced(queue, [bool(mine)], "MAX")[0])
 
 
 def required(receiver: Any) -> int:
@@ -50,16 +51,16 @@ def ready(queue: Any, now: float) -> Iterator[bool]:
         flags.append(
             bool(manager.is_abort_release_safe(decode_req.req.bootstrap_room, acks)) or now >= deadline
         )
-    return iter(_reduced(queue, flags, "MIN"))
+    return iter([bool(flag) for flag in reduced(queue, flags, "MIN")])
 
 
-def _reduced(queue: Any, flags: Sequence[bool], how: str) -> list[bool]:
-    import importlib
-
+def reduced(queue: Any, values: Sequence[int], how: str) -> list[int]:
+    """The least or most (`how`: MIN, MAX) of each value over all ranks; one alone enters no collective."""
     torch: Any = importlib.import_module("torch")
     distributed = torch.distributed
-    if not flags or distributed.get_world_size(queue.gloo_group) == 1:
-        return list(flags)
-    said = torch.tensor([int(flag) for flag in flags], dtype=torch.uint8, device="cpu")
+    if not values or distributed.get_world_size(queue.gloo_group) == 1:
+        return list(values)
+    said = torch.tensor([int(value) for value in values], dtype=torch.uint8, device="cpu")
     distributed.all_reduce(said, op=getattr(distributed.ReduceOp, how), group=queue.gloo_group)
-    return [bool(flag) for flag in said.tolist()]
+    found: list[int] = said.tolist()
+    return found

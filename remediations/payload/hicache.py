@@ -12,6 +12,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from .agree import reduced
 from .state import SUCCESS
 
 
@@ -30,7 +31,7 @@ def restored(queue: Any, polls: Sequence[Any]) -> list[Any]:
 
     order = (Result.PENDING, Result.FAILED, Result.READY)
     mine = [order.index(queue.queue[place].hicache_restore_status) for place in over]
-    for place, least in zip(over, _least(mine, queue.gloo_group), strict=True):
+    for place, least in zip(over, reduced(queue, mine, "MIN"), strict=True):
         agreed[place] = order[least]
     return agreed
 
@@ -56,7 +57,7 @@ def has_free_load_back_slot(queue: Any, index: int) -> bool:
     cache = queue.tree_cache
     if getattr(cache, "pp_size", 1) != 1:
         cache.loading_check()
-    return _least([int(loaded(cache, index))], queue.gloo_group) == [1]
+    return reduced(queue, [int(loaded(cache, index))], "MIN") == [1]
 
 
 def keep_lock(entry: Any) -> None:
@@ -90,15 +91,3 @@ def _wait_for_device() -> None:
     """A copy of which no event tells ends with the rest of the device's work."""
     torch: Any = importlib.import_module("torch")
     torch.get_device_module().synchronize()
-
-
-def _least(values: list[int], group: Any) -> list[int]:
-    """The least of each value over all ranks of `group`."""
-    torch: Any = importlib.import_module("torch")
-    distributed: Any = importlib.import_module("torch.distributed")
-    if distributed.get_world_size(group=group) == 1:
-        return values
-    tensor = torch.tensor(values, dtype=torch.uint8)
-    distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN, group=group)
-    least: list[int] = tensor.tolist()
-    return least

@@ -22,6 +22,7 @@ DECODE = "srt/disaggregation/decode.py"
 MIXIN = "srt/disaggregation/decode_hicache_mixin.py"
 SCHEDULER = "srt/managers/scheduler.py"
 PAYLOAD = f"{PAYLOAD_FOLDER}/hicache.py"
+AGREE = f"{PAYLOAD_FOLDER}/agree.py"
 
 Edit = Callable[[str], str]
 
@@ -105,7 +106,7 @@ KEPT = "dr.hicache_restore_status in (HiCacheRestoreResult.PENDING, HiCacheResto
 LOCK = "pdguard_hicache.keep_lock(dr)"
 DRAIN = "pdguard_hicache.drain(self)"
 WAIT = "copy.finish_event.synchronize()"
-REDUCE = "distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN, group=group)"
+REDUCE = "distributed.all_reduce(said, op=getattr(distributed.ReduceOp, how), group=queue.gloo_group)"
 UNDONE: tuple[tuple[str, str, str, Edit], ...] = (
     ("43562", "0.5.20", DECODE, instead(TAKEN, OWN)),
     ("43562", "0.5.19", DECODE, instead(TAKEN, f"{TAKEN} or decode_req.hicache_restore_status")),
@@ -138,9 +139,9 @@ UNDONE: tuple[tuple[str, str, str, Edit], ...] = (
     ("43562", "0.5.20", PAYLOAD, instead("Result.PENDING, Result.FAILED", "Result.FAILED, Result.PENDING")),
     ("43562", "0.5.20", PAYLOAD, instead("order[least]", "order[mine[0]]")),
     ("43562", "0.5.20", PAYLOAD, instead("not over or not", "not over or 1 or not")),
-    ("43562", "0.5.20", PAYLOAD, instead(REDUCE, "pass")),
-    ("43562", "0.5.20", PAYLOAD, instead(REDUCE, REDUCE.replace("MIN", "MAX"))),
-    ("43562", "0.5.20", PAYLOAD, instead("return _least([int(loaded", "return [int(loaded")),
+    ("43562", "0.5.20", AGREE, instead(REDUCE, "pass")),
+    ("43562", "0.5.20", PAYLOAD, instead('mine, "MIN"', 'mine, "MAX"')),
+    ("43562", "0.5.20", PAYLOAD, instead("return reduced(queue, [int(loaded", "return (queue, [int(loaded")),
     (
         "43562",
         "0.5.20",

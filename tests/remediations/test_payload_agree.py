@@ -4,97 +4,26 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.remediations import ranks
 from tests.remediations.payload import payload
+from tests.remediations.ranks import Values, World
 
 agree, holds = payload("agree"), payload("holds")
-
-Values = list[int]
-
-
-@dataclass
-class World:
-    """Ranks in threads; a collective that not all of them enter breaks for those that did."""
-
-    size: int
-    entered: list[tuple[str, int]] = field(default_factory=list)
-    """The collectives that came about: what was asked, and of how many."""
-
-    def __post_init__(self) -> None:
-        self._barrier = threading.Barrier(self.size)
-        self._said: dict[int, tuple[str, Values]] = {}
-
-    def all_reduce(self, values: Values, op: str) -> Values:
-        self._said[threading.get_ident()] = (op, list(values))
-        first = self._barrier.wait(1) == 0
-        said = list(self._said.values())
-        assert len({(how, len(one)) for how, one in said}) == 1, "the ranks speak of different things"
-        if first:
-            self.entered.append((op, len(values)))
-        self._barrier.wait(1)
-        self._said.pop(threading.get_ident())
-        self._barrier.wait(1)
-        choose = min if op == "MIN" else max
-        return [choose(column) for column in zip(*(one for _, one in said), strict=True)]
-
-    def run(self, *work: Callable[[], Any]) -> list[Any]:
-        """What every rank comes to; the first error of any."""
-        found: list[Any] = [None] * len(work)
-
-        def one(rank: int) -> None:
-            try:
-                found[rank] = work[rank]()
-            except Exception as error:  # noqa: BLE001 - raised again below
-                found[rank] = error
-
-        threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(len(work))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(5)
-        for value in found:
-            if isinstance(value, Exception):
-                raise value
-        return found
-
-
-@dataclass
-class Tensor:
-    values: Values
-
-    def tolist(self) -> Values:
-        return list(self.values)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _torch() -> Iterator[None]:
-    torch, distributed = ModuleType("torch"), ModuleType("torch.distributed")
-
-    def all_reduce(tensor: Tensor, op: str, group: World) -> None:
-        tensor.values = group.all_reduce(tensor.values, op)
-
-    def tensor(values: Values, dtype: str, device: str) -> Tensor:
-        assert (dtype, device) == ("uint8", "cpu")
-        return Tensor(list(values))
-
-    torch.__dict__.update(tensor=tensor, uint8="uint8", distributed=distributed)
-    distributed.__dict__.update(
-        get_world_size=lambda group: group.size,
-        all_reduce=all_reduce,
-        ReduceOp=SimpleNamespace(MIN="MIN", MAX="MAX"),
-    )
     with pytest.MonkeyPatch.context() as patch:
-        for module in (torch, distributed):
-            patch.setitem(sys.modules, module.__name__, module)
+        for name, module in ranks.torch().items():
+            patch.setitem(sys.modules, name, module)
         yield
 
 

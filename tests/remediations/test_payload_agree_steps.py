@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.remediations.ranks import World
 from tests.remediations.test_payload_agree import (
     Manager,
     Receiver,
-    World,
     _torch,  # noqa: F401 - a fixture of this module too
     agree,
     holds,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,66 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.remediations import ranks
 from tests.remediations.engine import KVPoll
 from tests.remediations.payload import payload
+from tests.remediations.ranks import World
 
 hicache = payload("hicache")
 
 
 class Result(enum.Enum):
     PENDING, READY, FAILED = "pending", "ready", "failed"
-
-
-class World:
-    """Ranks in threads; a collective that not all of them enter breaks for those that did."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self.collectives = size, 0
-        self._barrier = threading.Barrier(size)
-        self._said: list[list[int]] = []
-        self._lock = threading.Lock()
-
-    def all_reduce(self, tensor: Tensor, op: str, group: Any) -> None:
-        assert (op, group) == ("MIN", self)
-        with self._lock:
-            self._said.append(tensor.values)
-        if self._barrier.wait(1) == 0:
-            self.collectives += 1
-            assert len({len(one) for one in self._said}) == 1, "the ranks speak of different things"
-        self._barrier.wait(1)
-        tensor.values = [min(column) for column in zip(*self._said, strict=True)]
-        self._barrier.wait(1)
-        with self._lock:
-            self._said.clear()
-        self._barrier.wait(1)
-
-    def run(self, *work: Callable[[], Any]) -> list[Any]:
-        """What every rank comes to; the first error of any."""
-        found: list[Any] = [None] * len(work)
-
-        def one(rank: int) -> None:
-            try:
-                found[rank] = work[rank]()
-            except Exception as error:  # noqa: BLE001 - raised again below
-                found[rank] = error
-
-        threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(len(work))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(5)
-        for value in found:
-            if isinstance(value, Exception):
-                raise value
-        return found
-
-
-@dataclass
-class Tensor:
-    values: list[int]
-
-    def tolist(self) -> list[int]:
-        return list(self.values)
 
 
 @dataclass
@@ -88,22 +37,10 @@ class Device:
 def device() -> Iterator[Device]:
     """Stand-ins for torch and the engine's enumeration."""
     found = Device()
-    torch, distributed = ModuleType("torch"), ModuleType("torch.distributed")
-    torch.__dict__.update(
-        tensor=lambda values, dtype: Tensor(list(values)),
-        uint8="uint8",
-        distributed=distributed,
-        get_device_module=lambda: found,
-    )
-    distributed.__dict__.update(
-        get_world_size=lambda group: group.size,
-        all_reduce=lambda tensor, op, group: group.all_reduce(tensor, op, group),
-        ReduceOp=SimpleNamespace(MIN="MIN"),
-    )
     mixin = ModuleType("sglang.srt.disaggregation.decode_hicache_mixin")
     mixin.__dict__["HiCacheRestoreResult"] = Result
     with pytest.MonkeyPatch.context() as patch:
-        for module in (torch, distributed, mixin):
+        for module in (*ranks.torch(get_device_module=lambda: found).values(), mixin):
             patch.setitem(sys.modules, module.__name__, module)
         yield found
 
@@ -151,7 +88,7 @@ def test_ranks_never_differ(data: st.DataObject) -> None:
     )
     world = World(len(ranks))
     agreed = said(world, polls, *ranks)
-    assert world.collectives == (KVPoll.Success in polls)
+    assert [how for how, _ in world.entered] == ["MIN"] * (KVPoll.Success in polls)
     for place, poll in enumerate(polls):
         own = {rank[place] for rank in ranks}
         if poll != KVPoll.Success:
@@ -197,7 +134,7 @@ def test_a_copy_begins_on_all_ranks_or_on_none(here: bool, there: bool) -> None:
     queues = cached(world, here), cached(world, there)
     found = world.run(*[lambda queue=queue: hicache.has_free_load_back_slot(queue, 1) for queue in queues])
     assert found == [here and there] * 2
-    assert world.collectives == 1
+    assert [how for how, _ in world.entered] == ["MIN"] * 1
 
 
 @pytest.mark.parametrize("free", [True, False])
